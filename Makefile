@@ -1,0 +1,35 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test lint soak demo format clean
+
+# One environment for everything; made again when what it must hold changes.
+$(VENV)/installed: setup.py
+	@command -v $(PYTHON) > /dev/null || { echo "PYTHON=$(PYTHON) was not found: install Python 3.11, 3.12 or 3.13, or name one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v <= (3, 13) and "Python %d.%d is not supported: specdec needs 3.11, 3.12 or 3.13; name one with PYTHON=..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -m 'not soak'
+
+# What is slower: large samples, kills, real weights.
+soak: $(VENV)/installed
+	$(BIN)/python -m pytest -m soak
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(VENV)/installed
+	$(BIN)/python -m experiments.run --gin_file=gin_configs/quickstart.gin
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,191 @@
+"""Text tasks as arrays of ids: read, tokenised once, kept in a cache file.
+
+A task is told apart by the prefix of its input, as in T5 ("translate English to German: ..."),
+so that several can be mixed in one training.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Pairs of input and output text in a tab-separated file (gzip where it ends in .gz).
+
+    Attributes:
+      path: the file.
+      prefix: put before each input.
+      source_column, target_column: 0-based columns of input and output.
+      weight: passes over the task in one epoch: 1 = each pair once, 0.5 = half of the pairs
+        in this epoch, the other half in the next.
+      filter_column, filter_value: take only lines with this value there; None = all lines.
+      limit: at most this many pairs, from the top; 0 = all.
+    """
+
+    path: str
+    prefix: str = ""
+    source_column: int = 0
+    target_column: int = 1
+    weight: float = 1.0
+    filter_column: int | None = None
+    filter_value: str | None = None
+    limit: int = 0
+
+    def __post_init__(self):
+        if not pathlib.Path(self.path).is_file():
+            raise ValueError(f"no data file at {self.path!r}: make it or correct the task's path")
+        if self.weight <= 0:
+            raise ValueError(f"weight={self.weight} of {self.path!r}: must be above 0")
+
+
+def read_pairs(task: Task) -> Iterator[tuple[str, str]]:
+    """Yields (input without prefix, output); lines with an empty side are passed over.
+
+    Raises:
+      ValueError: naming file and line where a column is missing.
+    """
+    columns = (task.source_column, task.target_column)
+    opened = gzip.open if task.path.endswith(".gz") else open
+    num_read = 0
+    with opened(task.path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.rstrip("\n").split("\t")
+            if task.filter_column is not None:
+                columns_needed = (*columns, task.filter_column)
+            else:
+                columns_needed = columns
+            if max(columns_needed) >= len(fields):
+                raise ValueError(
+                    f"{task.path}, line {number}: {len(fields)} columns, but column "
+                    f"{max(columns_needed)} (counted from 0) is asked for"
+                )
+            if task.filter_column is not None and fields[task.filter_column] != task.filter_value:
+                continue
+            source, target = (fields[column].strip() for column in columns)
+            if source and target:
+                yield source, target
+                num_read += 1
+                if num_read == task.limit:
+                    return
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """N tokenised pairs, laid end to end.
+
+    Attributes:
+      inputs, targets: [total] uint16 ids; every pair ends in the end-of-sequence id.
+      input_starts, target_starts: [N + 1] where each pair begins.
+      task_ids: [N] index into the tasks.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    input_starts: np.ndarray
+    target_starts: np.ndarray
+    task_ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.task_ids)
+
+    @property
+    def input_lengths(self) -> np.ndarray:
+        return np.diff(self.input_starts)
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        return np.diff(self.target_starts)
+
+    def input(self, index: int) -> np.ndarray:
+        return self.inputs[self.input_starts[index] : self.input_starts[index + 1]]
+
+    def target(self, index: int) -> np.ndarray:
+        return self.targets[self.target_starts[index] : self.target_starts[index + 1]]
+
+
+def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Examples, int]:
+    """Tokenises the tasks; pairs with a side over `max_length` ids (EOS included) are dropped.
+
+    Returns:
+      The examples, and the number of pairs dropped.
+    """
+    from experiments.vocabulary import EOS_ID
+
+    inputs, targets, task_ids, num_dropped = [], [], [], 0
+    for task_id, task in enumerate(tasks):
+        pairs = list(read_pairs(task))
+        sources = vocabulary.encode([task.prefix + source for source, _ in pairs])
+        outputs = vocabulary.encode([target for _, target in pairs])
+        for source, output in zip(sources, outputs, strict=True):
+            if max(len(source), len(output)) + 1 > max_length:
+                num_dropped += 1
+                continue
+            inputs.append(source + [EOS_ID])
+            targets.append(output + [EOS_ID])
+            task_ids.append(task_id)
+    return from_lists(inputs, targets, task_ids), num_dropped
+
+
+def from_lists(inputs, targets, task_ids=None) -> Examples:
+    """Examples out of lists of ids, one list a side and pair."""
+
+    def flatten(rows):
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=starts[1:])
+        return np.array([token for row in rows for token in row], np.uint16), starts
+
+    flat_inputs, input_starts = flatten(inputs)
+    flat_targets, target_starts = flatten(targets)
+    ids = np.zeros(len(inputs), np.int32) if task_ids is None else np.array(task_ids, np.int32)
+    return Examples(flat_inputs, flat_targets, input_starts, target_starts, ids)
+
+
+def load_examples(
+    tasks: Sequence[Task], vocabulary, *, max_length: int, cache_dir: str
+) -> Examples:
+    """`tokenize`, done once per content of files, vocabulary and settings.
+
+    Raises:
+      ValueError: if no pair is left, or the vocabulary does not fit 16-bit ids.
+    """
+    if vocabulary.num_pieces > 1 << 16:
+        raise ValueError(
+            f"{vocabulary.num_pieces} pieces: examples are stored as 16-bit ids; make a "
+            "vocabulary of at most 65536"
+        )
+    path = pathlib.Path(cache_dir) / f"examples-{_key(tasks, vocabulary, max_length)}.npz"
+    if path.is_file():
+        with np.load(path) as stored:
+            return Examples(**stored)
+    examples, num_dropped = tokenize(tasks, vocabulary, max_length=max_length)
+    print(
+        f"tokenised {len(examples)} pairs, {len(examples.inputs)} input and "
+        f"{len(examples.targets)} target tokens; dropped {num_dropped} over {max_length} tokens"
+    )
+    if not len(examples):
+        raise ValueError(
+            f"no pair of {[task.path for task in tasks]} is left at max_length={max_length} "
+            f"({num_dropped} dropped): raise max_length or check the tasks' columns and filters"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp.npz")
+    np.savez(temporary, **dataclasses.asdict(examples))
+    temporary.replace(path)  # so that a kill leaves no half file behind
+    return examples
+
+
+def _key(tasks: Sequence[Task], vocabulary, max_length: int) -> str:
+    """A hash of all that tokenised examples depend on. Weights and file names are not part."""
+    parts = [vocabulary.digest, max_length]
+    for task in tasks:
+        settings = dataclasses.asdict(task)
+        content = hashlib.sha256(pathlib.Path(settings.pop("path")).read_bytes()).hexdigest()
+        settings.pop("weight")
+        parts.append([content, settings])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

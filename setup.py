@@ -1,0 +1,53 @@
+"""Installs the package `specdec` and, as an editable checkout, the scripts of `experiments`."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+CORE = [
+    "absl-py",
+    "flax>=0.12.8",
+    "gin-config>=0.5.0",
+    "jax>=0.10.2",
+    "numpy",
+    "optax>=0.2.8",
+    "orbax-checkpoint>=0.12.8",
+    "rich",
+    "sacrebleu",
+    "safetensors",
+    "sentencepiece",
+]
+
+EXTRAS = {
+    "cuda": ["jax[cuda12]"],
+    "tpu": ["jax[tpu]"],
+    # Imported only where such data is read: seqio alone takes ten seconds to import.
+    "tasks": ["seqio", "tensorflow-datasets", "importlib_resources"],
+    # t5x itself is not on PyPI: its README says how to install it. This is what it needs from there.
+    "t5x": [
+        "cached_property",
+        "chex",
+        "fiddle",
+        "jaxtyping",
+        "tensorboard",
+        "grain",
+        "clu",
+        "seqio",
+    ],
+    "plots": ["matplotlib"],
+    "notebooks": ["matplotlib", "nbclient", "nbformat", "ipykernel"],
+    "test": ["hypothesis", "pytest", "ruff"],
+}
+
+setup(
+    name="specdec",
+    version="0.1.0",
+    description="Speculative decoding of T5 in JAX: the target's own law, in fewer target runs",
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["specdec", "specdec.*", "experiments", "experiments.*"]),
+    install_requires=CORE,
+    extras_require=EXTRAS,
+)

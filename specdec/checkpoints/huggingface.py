@@ -1,0 +1,191 @@
+"""Reads T5 1.0 and 1.1 (and mT5) folders in Hugging Face's form: config.json + safetensors.
+
+Hugging Face's Linear weights are [out, in], t5x's kernels [in, out], hence the transposes. The
+position bias lies in block 0 of each side and is shared by all its layers.
+
+Neither torch nor transformers is needed. Tensors are read, transposed and cast one by one, so the
+peak is the model plus one tensor.
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from specdec.checkpoints import strict
+from specdec.checkpoints.strict import CheckpointError, Stored
+from specdec.models.t5 import T5Config
+
+# Hugging Face name, t5x name, transposed.
+NAME_MAP: tuple[tuple[str, str, bool], ...] = (
+    ("shared.weight", "token_embedder/embedding", False),
+    ("lm_head.weight", "decoder/logits_dense/kernel", True),
+    *(
+        row
+        for side in ("encoder", "decoder")
+        for row in (
+            (
+                f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+                f"{side}/relpos_bias/rel_embedding",
+                True,
+            ),
+            (f"{side}.final_layer_norm.weight", f"{side}/{side}_norm/scale", False),
+        )
+    ),
+    *(
+        (f"{block}.{theirs}.weight", f"{layer}/{ours}/kernel", True)
+        for block, layer in (
+            ("encoder.block.{i}.layer.0.SelfAttention", "encoder/layers_{i}/attention"),
+            ("decoder.block.{i}.layer.0.SelfAttention", "decoder/layers_{i}/self_attention"),
+            (
+                "decoder.block.{i}.layer.1.EncDecAttention",
+                "decoder/layers_{i}/encoder_decoder_attention",
+            ),
+        )
+        for theirs, ours in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "out"))
+    ),
+    *(
+        (f"{block}.DenseReluDense.{name}.weight", f"{layer}/mlp/{name}/kernel", True)
+        for block, layer in (
+            ("encoder.block.{i}.layer.1", "encoder/layers_{i}"),
+            ("decoder.block.{i}.layer.2", "decoder/layers_{i}"),
+        )
+        for name in ("wi", "wi_0", "wi_1", "wo")
+    ),
+    *(
+        (f"{block}.layer_norm.weight", f"{layer}_layer_norm/scale", False)
+        for block, layer in (
+            ("encoder.block.{i}.layer.0", "encoder/layers_{i}/pre_attention"),
+            ("encoder.block.{i}.layer.1", "encoder/layers_{i}/pre_mlp"),
+            ("decoder.block.{i}.layer.0", "decoder/layers_{i}/pre_self_attention"),
+            ("decoder.block.{i}.layer.1", "decoder/layers_{i}/pre_cross_attention"),
+            ("decoder.block.{i}.layer.2", "decoder/layers_{i}/pre_mlp"),
+        )
+    ),
+)
+_BY_T5X_NAME = {ours: (theirs, transposed) for theirs, ours, transposed in NAME_MAP}
+
+# Further names of the embedding table. A copy may lie in the file; another table may not.
+_ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# Written by early versions of transformers, read by none.
+_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
+
+
+def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, Any], T5Config]:
+    """Reads a Hugging Face T5 folder.
+
+    The config's dropout_rate stays 0: dropout is the trainer's setting, not the weights'.
+
+    Args:
+      path: a folder with config.json and model.safetensors, or the latter's shards and index.
+      dtype: float32 or bfloat16, of the parameters and of the config that come back, whatever the
+        dtype in the files.
+
+    Returns:
+      Nested parameters under t5x's names, and the config.
+
+    Raises:
+      CheckpointError: if it is no such T5, or anything is missing, left over, of another shape, or
+        cut short.
+    """
+    path = pathlib.Path(path)
+    content = strict.read_json(path / "config.json")
+    with strict.open_safetensors(_weight_files(path)) as tensors:
+        ties = content.get("tie_word_embeddings", True)
+        has_head = "lm_head.weight" in tensors
+        config = _config(path / "config.json", content, tied=ties and not has_head, dtype=dtype)
+        _check(path, config, tensors)
+        if has_head and _is_same(tensors, "lm_head.weight", "shared.weight"):
+            config = _config(path / "config.json", content, tied=True, dtype=dtype)
+        flat = {}
+        for name in strict.expected_shapes(config):
+            theirs, transposed = hf_name(name)
+            tensor = tensors[theirs].read_fn().astype(dtype)
+            flat[name] = tensor.T if transposed else tensor
+    return strict.unflatten(flat), config
+
+
+def hf_name(name: str) -> tuple[str, bool]:
+    """t5x name -> Hugging Face's, and whether the tensor is transposed.
+
+    Example: encoder/layers_3/mlp/wo/kernel -> encoder.block.3.layer.1.DenseReluDense.wo.weight, yes.
+    """
+    layer = re.search(r"layers_(\d+)", name)
+    theirs, transposed = _BY_T5X_NAME[re.sub(r"layers_\d+", "layers_{i}", name)]
+    return theirs.format(i=layer.group(1)) if layer else theirs, transposed
+
+
+def _config(path: pathlib.Path, content: Mapping[str, Any], *, tied: bool, dtype: Any) -> T5Config:
+    model_type = content.get("model_type")
+    if model_type not in ("t5", "mt5"):
+        raise CheckpointError(f"{path}: model_type={model_type!r}: only t5 and mt5 are read here")
+    if not content.get("is_encoder_decoder", True):
+        raise CheckpointError(f"{path}: is_encoder_decoder=false: an encoder alone can't decode")
+    needed = ("vocab_size", "d_model", "d_ff", "d_kv", "num_heads", "num_layers")
+    problems = [f"missing {name}" for name in needed if content.get(name) is None]
+    feed_forward = content.get("feed_forward_proj", "relu")
+    activations = {"relu": "relu", "gated-gelu": "gelu_new"}
+    if feed_forward not in activations:
+        problems.append(f"feed_forward_proj={feed_forward!r}: known are {list(activations)}")
+    elif content.get("dense_act_fn", activations[feed_forward]) != activations[feed_forward]:
+        problems.append(
+            f"dense_act_fn={content['dense_act_fn']!r} instead of {activations[feed_forward]!r}"
+        )
+    if content.get("layer_norm_epsilon", 1e-6) != 1e-6:
+        problems.append(f"layer_norm_epsilon={content['layer_norm_epsilon']} instead of 1e-6")
+    strict.fail_if_any(path, problems, "It is no T5 1.0 or 1.1 as published.")
+    # transformers 5 says in scale_decoder_outputs what tie_word_embeddings meant before.
+    scaled = content.get("scale_decoder_outputs", content.get("tie_word_embeddings", True))
+    num_decoder_layers = content.get("num_decoder_layers")
+    return T5Config(
+        vocab_size=content["vocab_size"],
+        d_model=content["d_model"],
+        d_ff=content["d_ff"],
+        num_heads=content["num_heads"],
+        head_dim=content["d_kv"],
+        num_encoder_layers=content["num_layers"],
+        num_decoder_layers=content["num_layers"]
+        if num_decoder_layers is None
+        else num_decoder_layers,
+        gated=feed_forward == "gated-gelu",
+        tied=tied,
+        scale_logits=None if scaled == tied else bool(scaled),
+        num_buckets=content.get("relative_attention_num_buckets", 32),
+        max_distance=content.get("relative_attention_max_distance", 128),
+        dtype=jnp.dtype(dtype),
+    )
+
+
+def _weight_files(path: pathlib.Path) -> list[pathlib.Path]:
+    index = path / "model.safetensors.index.json"
+    if (path / "model.safetensors").exists():
+        return [path / "model.safetensors"]
+    if index.exists():
+        return [path / name for name in sorted(set(strict.read_json(index)["weight_map"].values()))]
+    raise CheckpointError(
+        f"{path}: neither model.safetensors nor its index. A pytorch_model.bin is a pickle, which "
+        "can run code and is not read: open and save it with transformers, safe_serialization=True"
+    )
+
+
+def _check(path: pathlib.Path, config: T5Config, tensors: Mapping[str, Stored]) -> None:
+    expected = {}
+    for name, shape in strict.expected_shapes(config).items():
+        theirs, transposed = hf_name(name)
+        expected[theirs] = shape[::-1] if transposed else shape
+    found = {name: tensor.shape for name, tensor in tensors.items() if name not in _UNUSED}
+    problems = strict.non_float_problems(tensors)
+    for alias in _ALIASES:
+        if found.pop(alias, None) is not None and not _is_same(tensors, alias, "shared.weight"):
+            problems.append(f"{alias} differs from shared.weight: two tables are not read")
+    remedy = "config.json and the weights belong to different models, or the copy is not whole."
+    strict.check_names_and_shapes(path, expected, found, remedy, problems)
+
+
+def _is_same(tensors: Mapping[str, Stored], name: str, other: str) -> bool:
+    if other not in tensors or tensors[name].shape != tensors[other].shape:
+        return False
+    return bool(jnp.array_equal(tensors[name].read_fn(), tensors[other].read_fn()))

@@ -1,0 +1,6 @@
+"""Drafters: what proposes tokens to the target."""
+
+from specdec.drafters.model import ModelDrafter, SharedEncoderDrafter
+from specdec.drafters.random import RandomDrafter
+
+__all__ = ["ModelDrafter", "RandomDrafter", "SharedEncoderDrafter"]

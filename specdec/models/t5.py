@@ -1,0 +1,550 @@
+"""T5 1.0 and 1.1 in Flax, with a block-wise cached decoder (Raffel et al., arXiv 1910.10683).
+
+Dimensions: B batch, E encoder length, T decoder block, S cache slots, D model width, H heads,
+K width of a head, V vocabulary.
+
+Flax linen, because a module is then a pure function of a plain parameter tree and the cache can
+be an argument and a result. Parameter names are t5x's, so t5x checkpoints load as they are.
+
+A cache slot s is visible to query t of a block at position n iff s <= n + t. Blocks are written by
+overwriting, so what lies beyond a row's position is garbage by definition and never attended to.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specdec.buffers import prefix_mask, write_at
+from specdec.types import EncoderInputs
+
+# Scores of invisible keys. exp(-1e10 - max) is exactly 0 in float32, and, unlike -inf, a row
+# without any visible key stays finite.
+_MASKED = -1e10
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+    """Shape of a T5. The defaults are those of T5 1.1; `v1_0` gives the older form.
+
+    Attributes:
+      vocab_size: rows of the embedding table, V, padding rows included.
+      d_model, d_ff, num_heads, head_dim: widths.
+      num_encoder_layers: 0 makes a decoder that reads another model's encoder output.
+      num_decoder_layers: may differ from the encoder's.
+      encoder_dim: width of the encoder output the decoder attends to; None = d_model.
+      gated: gated GELU feed-forward (1.1) instead of ReLU (1.0).
+      tied: the output head is the embedding table (1.0).
+      scale_logits: multiply logits by d_model**-0.5; None = `tied`, as T5 has it.
+      num_buckets, max_distance: relative position buckets.
+      dropout_rate: used in training only.
+      dtype: of activations and of the caches, float32 or bfloat16. Norms, softmax and logits are
+        float32 in either.
+    """
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_ff: int = 1024
+    num_heads: int = 6
+    head_dim: int = 64
+    num_encoder_layers: int = 8
+    num_decoder_layers: int = 8
+    encoder_dim: int | None = None
+    gated: bool = True
+    tied: bool = False
+    scale_logits: bool | None = None
+    num_buckets: int = 32
+    max_distance: int = 128
+    dropout_rate: float = 0.0
+    dtype: Any = jnp.float32
+
+    def __post_init__(self):
+        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.bfloat16):
+            raise ValueError(
+                f"dtype={jnp.dtype(self.dtype).name}: T5 runs in float32 or bfloat16 (float16 "
+                "overflows in its feed-forward layers)"
+            )
+        if self.num_decoder_layers < 1:
+            raise ValueError(f"num_decoder_layers={self.num_decoder_layers}: must be 1 or more")
+
+    @property
+    def logits_scale(self) -> float:
+        scaled = self.tied if self.scale_logits is None else self.scale_logits
+        return self.d_model**-0.5 if scaled else 1.0
+
+    @property
+    def precision(self):
+        """float32 means float32: JAX's default is TF32 on GPUs and bfloat16 passes on TPUs."""
+        is_float32 = jnp.dtype(self.dtype) == jnp.float32
+        return lax.Precision.HIGHEST if is_float32 else lax.Precision.DEFAULT
+
+
+@flax.struct.dataclass
+class LayerCache:
+    """Keys and values of one decoder layer.
+
+    Attributes:
+      keys, values: [B, S, H, K] of the decoder's own tokens.
+      cross_keys, cross_values: [B, E, H, K], computed once per request.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    cross_keys: jax.Array
+    cross_values: jax.Array
+
+
+@flax.struct.dataclass
+class T5Cache:
+    """All that decoding needs of a request.
+
+    Attributes:
+      layers: one LayerCache a decoder layer.
+      bias_by_distance: [H, S] the decoder's position bias for a key that lies 0, 1, 2 ... slots
+        before its query.
+      encoded: [B, E, D] encoder output, for a draft that reads it.
+      encoder_lengths: [B].
+    """
+
+    layers: tuple[LayerCache, ...]
+    bias_by_distance: jax.Array
+    encoded: jax.Array
+    encoder_lengths: jax.Array
+
+
+def relative_position_bucket(
+    distance: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
+) -> jax.Array:
+    """Bucket of each (key position - query position): exact when near, logarithmic when far.
+
+    Example: causal, 32 buckets, distances 0, -1, -15, -16, -127, -1000 -> 0, 1, 15, 16, 31, 31.
+    """
+    bucket = jnp.zeros_like(distance)
+    if bidirectional:
+        num_buckets //= 2
+        bucket = jnp.where(distance > 0, num_buckets, 0)
+        distance = jnp.abs(distance)
+    else:
+        distance = jnp.maximum(-distance, 0)
+    num_exact = num_buckets // 2
+    # The same float32 expression as t5x and Hugging Face: another order of operations moves the
+    # edges of the buckets.
+    log_ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / num_exact) / jnp.log(
+        max_distance / num_exact
+    )
+    far = num_exact + (log_ratio * (num_buckets - num_exact)).astype(jnp.int32)
+    return bucket + jnp.where(distance < num_exact, distance, jnp.minimum(far, num_buckets - 1))
+
+
+def distances(positions: jax.Array, length: int, size: int) -> jax.Array:
+    """Slots from key s back to query t of blocks at positions [B]: [B, T, S], negative = ahead.
+
+    Example: positions [2], T = 2, S = 4 -> [[[2, 1, 0, -1], [3, 2, 1, 0]]].
+    """
+    queries = positions[:, None] + jnp.arange(length)
+    return queries[:, :, None] - jnp.arange(size)
+
+
+def causal_bias(bias_by_distance: jax.Array, distance: jax.Array) -> jax.Array:
+    """The decoder's score bias: table [H, S], distance [B, T, S] -> [B, H, T, S]."""
+    bias = bias_by_distance[:, jnp.maximum(distance, 0)]  # [H, B, T, S]
+    return jnp.where(distance[:, None] >= 0, jnp.moveaxis(bias, 0, 1), _MASKED)
+
+
+class RelativePositionBias(nn.Module):
+    """Learned bias of attention scores by bucketed distance."""
+
+    config: T5Config
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, distance: jax.Array) -> jax.Array:
+        """distance [...] int32 (key - query) -> bias [H, ...] float32."""
+        table = self.param(
+            "rel_embedding",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            (self.config.num_heads, self.config.num_buckets),
+            jnp.float32,
+        )
+        bucket = relative_position_bucket(
+            distance,
+            bidirectional=self.bidirectional,
+            num_buckets=self.config.num_buckets,
+            max_distance=self.config.max_distance,
+        )
+        return table.astype(jnp.float32)[:, bucket]
+
+
+class RMSNorm(nn.Module):
+    """T5's layer norm: no mean, no bias, float32 inside."""
+
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
+        x = x.astype(jnp.float32)
+        x = x * lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
+        return (x * scale.astype(jnp.float32)).astype(self.dtype)
+
+
+def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) -> nn.Dense:
+    kernel_init = nn.initializers.variance_scaling(init_scale, "fan_in", "truncated_normal")
+    return nn.Dense(
+        features,
+        use_bias=False,
+        dtype=config.dtype,
+        precision=config.precision,
+        kernel_init=kernel_init,
+        name=name,
+    )
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose keys and values are handed in. No 1/sqrt(K): T5 learns it."""
+
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        width = config.num_heads * config.head_dim
+        # The missing 1/sqrt(K) of the scores sits in the query's initial scale.
+        self.query = _dense(config, width, init_scale=1.0 / config.head_dim)
+        self.key = _dense(config, width)
+        self.value = _dense(config, width)
+        self.out = _dense(config, config.d_model)
+
+    def keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """x [B, S, D] -> keys, values [B, S, H, K]."""
+        shape = (*x.shape[:2], self.config.num_heads, self.config.head_dim)
+        return self.key(x).reshape(shape), self.value(x).reshape(shape)
+
+    def __call__(self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array):
+        """x [B, T, D], keys and values [B, S, H, K], bias broadcasting to [B, H, T, S] -> x."""
+        config = self.config
+        query = self.query(x).reshape(*x.shape[:2], config.num_heads, config.head_dim)
+        scores = jnp.einsum(
+            "bthk,bshk->bhts",
+            query,
+            keys,
+            precision=config.precision,
+            preferred_element_type=jnp.float32,
+        )
+        weights = nn.softmax(scores + bias, axis=-1).astype(config.dtype)
+        mixed = jnp.einsum("bhts,bshk->bthk", weights, values, precision=config.precision)
+        return self.out(mixed.reshape(*x.shape[:2], -1))
+
+
+class FeedForward(nn.Module):
+    config: T5Config
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
+        config = self.config
+        if config.gated:
+            gate = nn.gelu(_dense(config, config.d_ff, name="wi_0")(x))
+            hidden = gate * _dense(config, config.d_ff, name="wi_1")(x)
+        else:
+            hidden = nn.relu(_dense(config, config.d_ff, name="wi")(x))
+        hidden = nn.Dropout(config.dropout_rate)(hidden, deterministic=deterministic)
+        return _dense(config, config.d_model, name="wo")(hidden)
+
+
+class EncoderLayer(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.pre_attention_layer_norm = RMSNorm(config.dtype)
+        self.attention = Attention(config)
+        self.pre_mlp_layer_norm = RMSNorm(config.dtype)
+        self.mlp = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout_rate)
+
+    def __call__(self, x: jax.Array, bias: jax.Array, deterministic: bool = True) -> jax.Array:
+        normed = self.pre_attention_layer_norm(x)
+        attended = self.attention(normed, *self.attention.keys_values(normed), bias)
+        x = x + self.dropout(attended, deterministic=deterministic)
+        fed = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
+        return x + self.dropout(fed, deterministic=deterministic)
+
+
+class DecoderLayer(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.pre_self_attention_layer_norm = RMSNorm(config.dtype)
+        self.self_attention = Attention(config)
+        self.pre_cross_attention_layer_norm = RMSNorm(config.dtype)
+        self.encoder_decoder_attention = Attention(config)
+        self.pre_mlp_layer_norm = RMSNorm(config.dtype)
+        self.mlp = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout_rate)
+
+    def cross_keys_values(self, encoded: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.encoder_decoder_attention.keys_values(encoded)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        cache: LayerCache,
+        positions: jax.Array,
+        self_bias: jax.Array,
+        cross_bias: jax.Array,
+        deterministic: bool = True,
+    ) -> tuple[jax.Array, LayerCache]:
+        """x [B, T, D] at positions [B] -> x, and the cache with the block's T slots written."""
+        normed = self.pre_self_attention_layer_norm(x)
+        block_keys, block_values = self.self_attention.keys_values(normed)
+        cache = cache.replace(
+            keys=write_at(cache.keys, block_keys, positions),
+            values=write_at(cache.values, block_values, positions),
+        )
+        # The weight of a slot beyond the block is 0, but 0 * NaN is NaN: blank what lies there.
+        filled = prefix_mask(positions + x.shape[1], cache.values.shape[1])[:, :, None, None]
+        values = jnp.where(filled, cache.values, 0)
+        attended = self.self_attention(normed, cache.keys, values, self_bias)
+        x = x + self.dropout(attended, deterministic=deterministic)
+
+        normed = self.pre_cross_attention_layer_norm(x)
+        attended = self.encoder_decoder_attention(
+            normed, cache.cross_keys, cache.cross_values, cross_bias
+        )
+        x = x + self.dropout(attended, deterministic=deterministic)
+
+        fed = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
+        return x + self.dropout(fed, deterministic=deterministic), cache
+
+
+class Encoder(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.relpos_bias = RelativePositionBias(config, bidirectional=True)
+        self.layers = [EncoderLayer(config) for _ in range(config.num_encoder_layers)]
+        self.encoder_norm = RMSNorm(config.dtype)
+        self.dropout = nn.Dropout(config.dropout_rate)
+
+    def __call__(self, x: jax.Array, lengths: jax.Array, deterministic: bool = True) -> jax.Array:
+        """x [B, E, D] embedded tokens, lengths [B] -> [B, E, D]."""
+        slots = jnp.arange(x.shape[1])
+        bias = self.relpos_bias(slots[None, :] - slots[:, None])
+        visible = prefix_mask(lengths, x.shape[1])[:, None, None, :]
+        bias = jnp.where(visible, bias, _MASKED)
+        x = self.dropout(x, deterministic=deterministic)
+        for layer in self.layers:
+            x = layer(x, bias, deterministic)
+        return self.dropout(self.encoder_norm(x), deterministic=deterministic)
+
+
+class LogitsDense(nn.Module):
+    """The untied head. Not a flax Dense, which would round logits to the activations' dtype."""
+
+    config: T5Config
+
+    @nn.compact
+    def __call__(self) -> jax.Array:
+        """The kernel, [D, V]."""
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+        return self.param("kernel", init, (self.config.d_model, self.config.vocab_size))
+
+
+class Decoder(nn.Module):
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.relpos_bias = RelativePositionBias(config, bidirectional=False)
+        self.layers = [DecoderLayer(config) for _ in range(config.num_decoder_layers)]
+        self.decoder_norm = RMSNorm(config.dtype)
+        self.dropout = nn.Dropout(config.dropout_rate)
+        if not config.tied:
+            self.logits_dense = LogitsDense(config)
+
+    def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
+        config = self.config
+        shape = (encoded.shape[0], size, config.num_heads, config.head_dim)
+        layers = []
+        for layer in self.layers:
+            empty = jnp.zeros(shape, config.dtype)
+            layers.append(LayerCache(empty, empty, *layer.cross_keys_values(encoded)))
+        bias_by_distance = self.relpos_bias(-jnp.arange(size))
+        return T5Cache(tuple(layers), bias_by_distance, encoded, encoder_lengths)
+
+    def __call__(
+        self, x: jax.Array, cache: T5Cache, positions: jax.Array, deterministic: bool = True
+    ) -> tuple[jax.Array, T5Cache]:
+        """x [B, T, D] embedded tokens at positions [B] -> normed x [B, T, D], cache."""
+        distance = distances(positions, x.shape[1], cache.layers[0].keys.shape[1])
+        self_bias = causal_bias(cache.bias_by_distance, distance)
+        visible = prefix_mask(cache.encoder_lengths, cache.encoded.shape[1])
+        cross_bias = jnp.where(visible, 0.0, _MASKED)[:, None, None, :]
+        x = self.dropout(x, deterministic=deterministic)
+        layers = []
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x, layer_cache = layer(x, layer_cache, positions, self_bias, cross_bias, deterministic)
+            layers.append(layer_cache)
+        x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
+        return x, cache.replace(layers=tuple(layers))
+
+    def logits(self, x: jax.Array, embedding: jax.Array) -> jax.Array:
+        """x [B, T, D], the embedding table [V, D] -> logits [B, T, V] float32."""
+        config = self.config
+        spec, head = (
+            ("btd,vd->btv", embedding) if config.tied else ("btd,dv->btv", self.logits_dense())
+        )
+        logits = jnp.einsum(
+            spec,
+            x,
+            head.astype(config.dtype),
+            precision=config.precision,
+            preferred_element_type=jnp.float32,
+        )
+        return logits * config.logits_scale
+
+
+class T5(nn.Module):
+    """The whole network. `__call__` is the uncached full pass of training and of tests."""
+
+    config: T5Config
+
+    def setup(self):
+        config = self.config
+        self.token_embedder = nn.Embed(
+            config.vocab_size,
+            config.d_model,
+            dtype=config.dtype,
+            embedding_init=nn.initializers.normal(1.0),
+        )
+        if config.num_encoder_layers:
+            self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+
+    def encode(self, tokens: jax.Array, lengths: jax.Array, deterministic: bool = True):
+        """tokens [B, E] int32, lengths [B] -> encoder output [B, E, D]."""
+        if not self.config.num_encoder_layers:
+            raise ValueError(
+                "this T5 has num_encoder_layers=0: it reads another model's encoder output "
+                "(drafters.SharedEncoderDrafter)"
+            )
+        return self.encoder(self.token_embedder(tokens), lengths, deterministic)
+
+    def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
+        """Cross-attention keys and values of an encoder output, and `size` empty slots."""
+        return self.decoder.init_cache(encoded, encoder_lengths, size)
+
+    def extend(
+        self,
+        cache: T5Cache,
+        tokens: jax.Array,
+        positions: jax.Array,
+        deterministic: bool = True,
+    ) -> tuple[jax.Array, T5Cache]:
+        """tokens [B, T] written at positions [B] -> logits [B, T, V] float32, cache."""
+        x, cache = self.decoder(self.token_embedder(tokens), cache, positions, deterministic)
+        return self.decoder.logits(x, self.token_embedder.embedding), cache
+
+    def __call__(
+        self,
+        encoder_tokens: jax.Array,
+        encoder_lengths: jax.Array,
+        decoder_tokens: jax.Array,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """The full pass: tokens [B, E], lengths [B], decoder tokens [B, T] -> logits [B, T, V]."""
+        encoded = self.encode(encoder_tokens, encoder_lengths, deterministic)
+        return self.decode(encoded, encoder_lengths, decoder_tokens, deterministic)
+
+    def decode(
+        self,
+        encoded: jax.Array,
+        encoder_lengths: jax.Array,
+        decoder_tokens: jax.Array,
+        deterministic: bool = True,
+    ) -> jax.Array:
+        """The decoder's full pass over an encoder output [B, E, D] -> logits [B, T, V]."""
+        cache = self.init_cache(encoded, encoder_lengths, decoder_tokens.shape[1])
+        positions = jnp.zeros(decoder_tokens.shape[0], jnp.int32)
+        return self.extend(cache, decoder_tokens, positions, deterministic)[0]
+
+
+def v1_0(**shape) -> T5Config:
+    """A T5 1.0: ReLU, tied and scaled logits."""
+    return T5Config(**{"gated": False, "tied": True, **shape})
+
+
+def _ladder(make, heads_and_layers: dict[str, tuple]) -> dict[str, T5Config]:
+    names = ("d_model", "d_ff", "num_heads", "head_dim", "num_encoder_layers")
+    return {
+        name: make(**dict(zip(names, shape, strict=True)), num_decoder_layers=shape[-1])
+        for name, shape in heads_and_layers.items()
+    }
+
+
+# Published shapes: d_model, d_ff, heads, head width, layers a side. Vocabulary 32128.
+CONFIGS: dict[str, T5Config] = {
+    **_ladder(
+        v1_0,
+        {
+            "t5_small": (512, 2048, 8, 64, 6),
+            "t5_base": (768, 3072, 12, 64, 12),
+            "t5_large": (1024, 4096, 16, 64, 24),
+            "t5_3B": (1024, 16384, 32, 128, 24),
+            "t5_11B": (1024, 65536, 128, 128, 24),
+        },
+    ),
+    **_ladder(
+        T5Config,
+        {
+            "t5_1_1_small": (512, 1024, 6, 64, 8),
+            "t5_1_1_base": (768, 2048, 12, 64, 12),
+            "t5_1_1_large": (1024, 2816, 16, 64, 24),
+            "t5_1_1_xl": (2048, 5120, 32, 64, 24),
+            "t5_1_1_xxl": (4096, 10240, 64, 64, 24),
+        },
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class T5LanguageModel:
+    """A T5 as a `LanguageModel`: inputs are `EncoderInputs`, parameters a plain tree."""
+
+    config: T5Config
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def init(self, key: jax.Array) -> Any:
+        """Random parameters."""
+        module = T5(self.config)
+        tokens, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+        if self.config.num_encoder_layers:
+            return module.init(key, tokens, lengths, tokens)["params"]
+        width = self.config.encoder_dim or self.config.d_model
+        encoded = jnp.zeros((1, 2, width), self.config.dtype)
+        return module.init(key, encoded, lengths, tokens, method=T5.decode)["params"]
+
+    def init_cache(self, params: Any, inputs: EncoderInputs, cache_length: int) -> T5Cache:
+        """Runs the encoder; see `LanguageModel`."""
+        encoded = self._apply(params, *inputs, method=T5.encode)
+        return self._apply(params, encoded, inputs.lengths, cache_length, method=T5.init_cache)
+
+    def share_encoder(self, params: Any, cache: T5Cache, cache_length: int) -> T5Cache:
+        """A cache over the encoder output that another T5's cache holds."""
+        encoded, lengths = cache.encoded, cache.encoder_lengths
+        return self._apply(params, encoded, lengths, cache_length, method=T5.init_cache)
+
+    def extend(self, params: Any, cache: T5Cache, tokens: jax.Array, positions: jax.Array):
+        """See `LanguageModel`."""
+        return self._apply(params, cache, tokens, positions, method=T5.extend)
+
+    def _apply(self, params, *args, method):
+        return T5(self.config).apply({"params": params}, *args, method=method)

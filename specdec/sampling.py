@@ -1,0 +1,191 @@
+"""From logits to probabilities to tokens: the one place where logits become p and q.
+
+Dimensions: B batch, T block length, L buffer length, V vocabulary.
+
+One order for target, draft and plain decoding: repetition penalty, banned ids and minimum length,
+then temperature, then top-k, then top-p on what top-k left, renormalised (section 2.2 of arXiv
+2211.17192 calls this standardised sampling). Ties go to the lowest id: in argmax, in top-k
+(exactly k stay) and in top-p (the token that crosses the mass stays).
+
+What a filter's value is, is traced; whether it is on, is not. So another temperature or top-p
+compiles nothing, and a filter that is off costs nothing.
+"""
+
+import math
+
+import flax
+import jax
+import jax.numpy as jnp
+
+from specdec.types import Context, Rows
+
+
+@flax.struct.dataclass
+class Settings:
+    """How logits are standardised. Made by `settings`, which checks the values.
+
+    Attributes:
+      temperature: [] float32; None is temperature 0, the argmax as a one-hot row.
+      top_k: [] int32, or None for off.
+      top_p: [] float32, or None for off.
+      min_new_tokens: [] int32, tokens before which EOS is banned, or None.
+      repetition_penalty: [] float32, or None: logits of tokens in the context are divided by it
+        where positive and multiplied where negative (arXiv 1909.05858, section 4.1).
+    """
+
+    temperature: jax.Array | None
+    top_k: jax.Array | None
+    top_p: jax.Array | None
+    min_new_tokens: jax.Array | None
+    repetition_penalty: jax.Array | None
+
+
+def settings(
+    temperature: float = 1.0,
+    *,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_new_tokens: int = 0,
+    repetition_penalty: float | None = None,
+) -> Settings:
+    """Checked sampling settings; call it outside jit.
+
+    Raises:
+      ValueError: for a temperature that is negative or not finite, top_k < 1, top_p outside
+        (0, 1], min_new_tokens < 0, or a repetition penalty <= 0.
+    """
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature={temperature}: must be 0 (greedy) or a positive number")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k={top_k}: must be 1 or more; leave it out for no top-k")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p}: must lie in (0, 1]; leave it out for no top-p")
+    if min_new_tokens < 0:
+        raise ValueError(f"min_new_tokens={min_new_tokens}: must be 0 or more")
+    if repetition_penalty is not None and not repetition_penalty > 0:
+        raise ValueError(f"repetition_penalty={repetition_penalty}: must be above 0; 1 is off")
+
+    def traced(value, dtype):
+        return None if value is None else jnp.asarray(value, dtype)
+
+    is_greedy = temperature == 0
+    return Settings(
+        temperature=None if is_greedy else traced(temperature, jnp.float32),
+        # Neither filter can remove the argmax, so greedy decoding needs neither.
+        top_k=None if is_greedy else traced(top_k, jnp.int32),
+        top_p=None if is_greedy else traced(top_p, jnp.float32),
+        min_new_tokens=traced(min_new_tokens or None, jnp.int32),
+        repetition_penalty=traced(repetition_penalty, jnp.float32),
+    )
+
+
+def standardize(
+    logits: jax.Array, settings: Settings, context: Context, *, eos_id: int, num_ids: int
+) -> Rows:
+    """The rows p (or q) for the tokens that follow a context.
+
+    Args:
+      logits: [B, T, V]. Row t predicts slot context.lengths + t.
+      settings: see `Settings`.
+      context: its `tokens` must hold what the T rows were computed on, drafts included: row t's
+        history is tokens[: lengths + t].
+      eos_id: end of sequence, banned before `min_new_tokens`.
+      num_ids: ids that exist; the rows of a vocabulary table beyond it are padding and get 0.
+
+    Returns:
+      Rows of [B, T, V] float32.
+    """
+    logits = allowed_logits(logits, settings, context, eos_id=eos_id, num_ids=num_ids)
+    return Rows(adjusted_probs(logits, settings), jax.nn.softmax(logits, axis=-1))
+
+
+def allowed_logits(
+    logits: jax.Array, settings: Settings, context: Context, *, eos_id: int, num_ids: int
+) -> jax.Array:
+    """logits [B, T, V] after penalty and bans: -inf for ids that may not be emitted."""
+    logits = logits.astype(jnp.float32)
+    ids = jnp.arange(logits.shape[-1])
+    slots = context.lengths[:, None] + jnp.arange(logits.shape[1])  # [B, T]
+    if settings.repetition_penalty is not None:
+        seen = _first_slots(context.tokens, logits.shape[-1])[:, None, :] < slots[:, :, None]
+        penalty = settings.repetition_penalty
+        penalised = jnp.where(logits > 0, logits / penalty, logits * penalty)
+        logits = jnp.where(seen, penalised, logits)
+    if num_ids < logits.shape[-1]:
+        logits = jnp.where(ids < num_ids, logits, -jnp.inf)
+    if settings.min_new_tokens is not None:
+        too_early = slots - context.prompt_lengths[:, None] < settings.min_new_tokens
+        logits = jnp.where(too_early[:, :, None] & (ids == eos_id), -jnp.inf, logits)
+    return logits
+
+
+def _first_slots(tokens: jax.Array, vocab_size: int) -> jax.Array:
+    """The first slot of every id in tokens [B, L], L where it doesn't occur -> [B, V]."""
+    size = tokens.shape[1]
+    never = jnp.full(vocab_size, size)
+    return jax.vmap(lambda row: never.at[row].min(jnp.arange(size)))(tokens)
+
+
+def adjusted_probs(logits: jax.Array, settings: Settings) -> jax.Array:
+    """Temperature, top-k and top-p: logits [..., V] -> probabilities [..., V]."""
+    if settings.temperature is None:
+        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)
+    logits = logits / settings.temperature
+    if settings.top_k is not None or settings.top_p is not None:
+        logits = jnp.where(_kept(logits, settings), logits, -jnp.inf)
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def _kept(logits: jax.Array, settings: Settings) -> jax.Array:
+    """Which ids top-k, then top-p on the renormalised rest, leave: [..., V] bool.
+
+    Example: probabilities [.4 .3 .2 .1] with top_p .65 keep ids 0 and 1: .4 is short of .65, and
+    the token that crosses it stays.
+    """
+    order = jnp.argsort(logits, axis=-1, descending=True, stable=True)  # ties: lowest id first
+    descending = jnp.take_along_axis(logits, order, axis=-1)
+    keep = jnp.ones_like(descending, dtype=bool)
+    if settings.top_k is not None:
+        keep = jnp.broadcast_to(jnp.arange(logits.shape[-1]) < settings.top_k, keep.shape)
+    if settings.top_p is not None:
+        probs = jax.nn.softmax(jnp.where(keep, descending, -jnp.inf), axis=-1)
+        mass_before = jnp.cumsum(probs, axis=-1) - probs
+        # Rounding may leave the first token a mass before it; it always stays.
+        keep &= (mass_before < settings.top_p).at[..., 0].set(True)
+    return jnp.put_along_axis(jnp.zeros_like(keep), order, keep, axis=-1, inplace=False)
+
+
+def sample(probs: jax.Array, uniform: jax.Array) -> jax.Array:
+    """The id at which the cumulative distribution passes `uniform`.
+
+    Example: probs [.2, .5, .3] and uniforms 0, .19, .2, .69, .7 -> ids 0, 0, 1, 1, 2.
+
+    One uniform number draws a token, so a row's randomness is a handful of numbers, and a test can
+    enumerate it. Ids of probability 0 are never returned, whatever the sums round to.
+
+    Args:
+      probs: [..., V], at least one entry above 0; normalised up to rounding.
+      uniform: [...] in [0, 1).
+
+    Returns:
+      [...] int32.
+    """
+    cumulative = jnp.cumsum(probs, axis=-1)
+    passed = cumulative > uniform[..., None] * cumulative[..., -1:]
+    ids = jnp.arange(probs.shape[-1])
+    possible = probs > 0
+    first = jnp.argmax(passed & possible, axis=-1)
+    last = jnp.max(jnp.where(possible, ids, 0), axis=-1)
+    return jnp.where((passed & possible).any(-1), first, last).astype(jnp.int32)
+
+
+def sample_rows(probs: jax.Array, settings: Settings, keys: jax.Array) -> jax.Array:
+    """A token for every row: probs [B, V], keys [B] -> [B] int32. No key is used at temperature 0."""
+    if settings.temperature is None:
+        return jnp.argmax(probs, axis=-1).astype(jnp.int32)
+    return sample(probs, jax.vmap(jax.random.uniform)(keys))
+
+
+def log_probs_of(probs: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Natural logarithm of the tokens' probabilities: probs [B, T, V], tokens [B, T] -> [B, T]."""
+    return jnp.log(jnp.take_along_axis(probs, tokens[..., None], axis=-1)[..., 0])
