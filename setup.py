@@ -23,7 +23,7 @@ EXTRAS = {
     "tpu": ["jax[tpu]"],
     # Imported only where such data is read: seqio alone takes ten seconds to import.
     "tasks": ["seqio", "tensorflow-datasets", "importlib_resources"],
-    # t5x itself is not on PyPI: its README says how to install it. This is what it needs from there.
+    # t5x itself is not on PyPI (its README says how to install it): what it needs from there.
     "t5x": [
         "cached_property",
         "chex",

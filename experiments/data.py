@@ -95,6 +95,14 @@ class Examples:
         return len(self.task_ids)
 
     @property
+    def digest(self) -> str:
+        """Identifies the content and its order."""
+        content = hashlib.sha256()
+        for array in (self.inputs, self.targets, self.input_starts, self.target_starts):
+            content.update(array.tobytes())
+        return content.hexdigest()[:12]
+
+    @property
     def input_lengths(self) -> np.ndarray:
         return np.diff(self.input_starts)
 
@@ -115,8 +123,6 @@ def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Exa
     Returns:
       The examples, and the number of pairs dropped.
     """
-    from experiments.vocabulary import EOS_ID
-
     inputs, targets, task_ids, num_dropped = [], [], [], 0
     for task_id, task in enumerate(tasks):
         pairs = list(read_pairs(task))
@@ -126,8 +132,8 @@ def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Exa
             if max(len(source), len(output)) + 1 > max_length:
                 num_dropped += 1
                 continue
-            inputs.append(source + [EOS_ID])
-            targets.append(output + [EOS_ID])
+            inputs.append([*source, vocabulary.eos_id])
+            targets.append([*output, vocabulary.eos_id])
             task_ids.append(task_id)
     return from_lists(inputs, targets, task_ids), num_dropped
 

@@ -67,7 +67,8 @@ def first_true(mask: jax.Array) -> jax.Array:
 
     Example: [[False, True, True], [False, False, False]] -> [1, 3].
     """
-    return jnp.where(mask.any(-1), jnp.argmax(mask, axis=-1), mask.shape[-1])
+    size = mask.shape[-1]
+    return jnp.min(jnp.where(mask, jnp.arange(size), size), axis=-1, initial=size)
 
 
 def last_token(tokens: jax.Array, lengths: jax.Array) -> jax.Array:

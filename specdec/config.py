@@ -100,8 +100,8 @@ def checked_requests(
     batch_size = prompt.shape[0]
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.shape != (batch_size,):
         raise ValueError(
-            f"keys have dtype {keys.dtype} and shape {keys.shape}: must be {batch_size} typed keys, "
-            "one a row, as jax.random.split(jax.random.key(seed), B) gives"
+            f"keys have dtype {keys.dtype} and shape {keys.shape}: must be {batch_size} typed "
+            "keys, one a row, as jax.random.split(jax.random.key(seed), B) gives"
         )
     if prompt_lengths is None:
         prompt_lengths = jnp.full(batch_size, prompt.shape[1])

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.buffers import first_true
-from specdec.sampling import sample
+from specdec.sampling import argmax, sample
 from specdec.types import Proposal, Rows, Verdict
 
 
@@ -156,9 +156,9 @@ def _drafted_row(proposal: Proposal, n: jax.Array) -> jax.Array:
 
 
 def _argmaxes(target: Rows, proposal: Proposal) -> jax.Array:
-    return jnp.argmax(target.probs[: proposal.tokens.shape[0]], axis=-1)
+    return argmax(target.probs[: proposal.tokens.shape[0]])
 
 
 def _verdict_on_argmax(target: Rows, proposal: Proposal, accepted: jax.Array) -> Verdict:
     n = _num_accepted(accepted, proposal.num_drafted)
-    return Verdict(n, jnp.argmax(target.probs[n], axis=-1).astype(jnp.int32))
+    return Verdict(n, argmax(target.probs[n]))

@@ -78,11 +78,11 @@ class Pair:
 
 
 def table_pair(
-    vocab_size=4, batch_size=1, *, model=fakes.TableModel, draft_seed=1, drafter=None, same=False
+    vocab_size=4, batch_size=1, *, model=fakes.TableModel, drafter=None, likeness=0.5
 ) -> Pair:
-    """Two random tables; the draft's is a blend, so that alpha is neither 0 nor 1."""
+    """Two random tables; the draft's is a blend of the target's (likeness 1: the same) and noise."""
     p = fakes.random_table(0, vocab_size)
-    q = p if same else 0.5 * p + 0.5 * fakes.random_table(draft_seed, vocab_size)
+    q = likeness * p + (1 - likeness) * fakes.random_table(1, vocab_size)
     target = model(vocab_size)
     return Pair(
         target,

@@ -59,15 +59,17 @@ class TableModel:
         return self.init_cache(params, TableInputs(cache.salt), cache_length)
 
 
-def random_table(seed: int, vocab_size: int, scale: float = 1.5) -> np.ndarray:
+def random_table(
+    seed: int, vocab_size: int, scale: float = 1.5, *, num_rows: int = NUM_ROWS
+) -> np.ndarray:
     """[M, V] logits."""
     rng = np.random.default_rng(seed)
-    return (scale * rng.standard_normal((NUM_ROWS, vocab_size))).astype(np.float32)
+    return (scale * rng.standard_normal((num_rows, vocab_size))).astype(np.float32)
 
 
-def constant_table(logits) -> np.ndarray:
+def constant_table(logits, *, num_rows: int = NUM_ROWS) -> np.ndarray:
     """The same logits whatever the prefix."""
-    return np.tile(np.asarray(logits, np.float32), (NUM_ROWS, 1))
+    return np.tile(np.asarray(logits, np.float32), (num_rows, 1))
 
 
 def logits_after(table: np.ndarray, prefix: tuple[int, ...], salt: int = 0) -> np.ndarray:
@@ -76,19 +78,20 @@ def logits_after(table: np.ndarray, prefix: tuple[int, ...], salt: int = 0) -> n
     return table[code % len(table)]
 
 
-def scripted_table(script: list[int], vocab_size: int, seed: int = 0) -> np.ndarray:
+def scripted_table(
+    script: list[int], vocab_size: int, *, num_rows: int | None = None
+) -> np.ndarray:
     """A table that puts all mass on the tokens of a script, one after the other, from START.
 
-    Seeds are tried until no two of the script's prefixes share a row.
+    Without `num_rows`, sizes are tried until no two of the script's prefixes share a row.
     """
-    del seed
-    for num_rows in range(NUM_ROWS, 5000):
+    for size in [num_rows] if num_rows else range(NUM_ROWS, 5000):
         codes = [
-            sum(t * int(w) for t, w in zip((START, *script[:i]), _WEIGHTS, strict=False)) % num_rows
+            sum(t * int(w) for t, w in zip((START, *script[:i]), _WEIGHTS, strict=False)) % size
             for i in range(len(script))
         ]
         if len(set(codes)) == len(codes):
-            table = np.zeros((num_rows, vocab_size), np.float32)
+            table = np.zeros((size, vocab_size), np.float32)
             for code, token in zip(codes, script, strict=True):
                 table[code] = np.where(np.arange(vocab_size) == token, 0.0, -60.0)
             return table

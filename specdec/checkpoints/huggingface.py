@@ -109,9 +109,9 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
 
 
 def hf_name(name: str) -> tuple[str, bool]:
-    """t5x name -> Hugging Face's, and whether the tensor is transposed.
+    """t5x name -> Hugging Face's, and whether the tensor is transposed (T).
 
-    Example: encoder/layers_3/mlp/wo/kernel -> encoder.block.3.layer.1.DenseReluDense.wo.weight, yes.
+    Example: encoder/layers_3/mlp/wo/kernel -> encoder.block.3.layer.1.DenseReluDense.wo.weight, T.
     """
     layer = re.search(r"layers_(\d+)", name)
     theirs, transposed = _BY_T5X_NAME[re.sub(r"layers_\d+", "layers_{i}", name)]

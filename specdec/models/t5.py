@@ -63,9 +63,12 @@ class T5Config:
     dtype: Any = jnp.float32
 
     def __post_init__(self):
-        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.bfloat16):
+        # One spelling: np.dtype("float32") == jnp.float32, but their hashes differ, and jit would
+        # compile equal configs twice.
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype))
+        if self.dtype not in (jnp.float32, jnp.bfloat16):
             raise ValueError(
-                f"dtype={jnp.dtype(self.dtype).name}: T5 runs in float32 or bfloat16 (float16 "
+                f"dtype={self.dtype.name}: T5 runs in float32 or bfloat16 (float16 "
                 "overflows in its feed-forward layers)"
             )
         if self.num_decoder_layers < 1:
@@ -79,7 +82,7 @@ class T5Config:
     @property
     def precision(self):
         """float32 means float32: JAX's default is TF32 on GPUs and bfloat16 passes on TPUs."""
-        is_float32 = jnp.dtype(self.dtype) == jnp.float32
+        is_float32 = self.dtype == jnp.float32
         return lax.Precision.HIGHEST if is_float32 else lax.Precision.DEFAULT
 
 
@@ -234,7 +237,9 @@ class Attention(nn.Module):
             precision=config.precision,
             preferred_element_type=jnp.float32,
         )
-        weights = nn.softmax(scores + bias, axis=-1).astype(config.dtype)
+        # Replaced, not lowered: an invisible key may hold NaN, and NaN - 1e10 is NaN.
+        scores = jnp.where(bias > _MASKED, scores + bias, _MASKED)
+        weights = nn.softmax(scores, axis=-1).astype(config.dtype)
         mixed = jnp.einsum("bhts,bshk->bthk", weights, values, precision=config.precision)
         return self.out(mixed.reshape(*x.shape[:2], -1))
 
@@ -433,7 +438,12 @@ class T5(nn.Module):
                 "this T5 has num_encoder_layers=0: it reads another model's encoder output "
                 "(drafters.SharedEncoderDrafter)"
             )
-        return self.encoder(self.token_embedder(tokens), lengths, deterministic)
+        return self.encoder(self._embedded(tokens), lengths, deterministic)
+
+    def _embedded(self, tokens: jax.Array) -> jax.Array:
+        # An id outside the table (a target's, fed to a draft with fewer rows; padding that is no
+        # id) would come back as NaN, and spoil rows that must not see it.
+        return self.token_embedder(jnp.clip(tokens, 0, self.config.vocab_size - 1))
 
     def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
         """Cross-attention keys and values of an encoder output, and `size` empty slots."""
@@ -447,7 +457,7 @@ class T5(nn.Module):
         deterministic: bool = True,
     ) -> tuple[jax.Array, T5Cache]:
         """tokens [B, T] written at positions [B] -> logits [B, T, V] float32, cache."""
-        x, cache = self.decoder(self.token_embedder(tokens), cache, positions, deterministic)
+        x, cache = self.decoder(self._embedded(tokens), cache, positions, deterministic)
         return self.decoder.logits(x, self.token_embedder.embedding), cache
 
     def __call__(

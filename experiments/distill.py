@@ -1,0 +1,202 @@
+"""What a student learns from: the reference alone, or a frozen target beside it.
+
+Dimensions: B batch, E encoder length, T decoder length, D target width, K real ids.
+p is the target, q the student (the draft), always.
+
+Several students can share one pass of the target, which costs far more than they do.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments import losses
+from experiments.batching import Batch
+from experiments.losses import LossWeights
+from specdec.checkpoints import native
+from specdec.models.t5 import T5, T5Config
+
+
+@dataclasses.dataclass(frozen=True)
+class Student:
+    """A model to train.
+
+    Attributes:
+      config: its shape. num_encoder_layers=0 makes a draft that reads the target's encoder output.
+      name: of its export folder.
+      init_from: an export to start from; "" = random weights.
+    """
+
+    config: T5Config
+    name: str = "model"
+    init_from: str = ""
+
+    @property
+    def is_encoderless(self) -> bool:
+        return self.config.num_encoder_layers == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A mix of losses, in force until a share of the run's steps is over.
+
+    Attributes:
+      until: in (0, 1]; the last stage's is 1.
+      cross_entropy, forward_kl, tvd: the mix, see `losses.LossWeights`.
+    """
+
+    until: float = 1.0
+    cross_entropy: float = 0.0
+    forward_kl: float = 0.0
+    tvd: float = 0.0
+
+    @property
+    def weights(self) -> LossWeights:
+        return LossWeights(self.cross_entropy, self.forward_kl, self.tvd)
+
+    @property
+    def is_distilling(self) -> bool:
+        return self.forward_kl > 0 or self.tvd > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """Teacher forcing, distillation, or one after the other.
+
+    Attributes:
+      stages: in order of time.
+      target: folder of the frozen target; "" = none, for a model that learns from text alone.
+      num_top_ids: 0 runs the target in every step; N > 0 stores its N likeliest ids at every
+        position first (see `top_rows`) and compares the laws on those.
+
+    Raises:
+      ValueError: if the stages do not add up to a run, or distil without a target.
+    """
+
+    stages: Sequence[Stage] = (Stage(cross_entropy=1.0),)
+    target: str = ""
+    num_top_ids: int = 0
+
+    def __post_init__(self):
+        if self.num_top_ids < 0:
+            raise ValueError(f"num_top_ids={self.num_top_ids}: must be 0 (off) or more")
+        object.__setattr__(self, "stages", tuple(self.stages))
+        ends = [stage.until for stage in self.stages]
+        if not ends or ends != sorted(ends) or ends[0] <= 0 or ends[-1] != 1.0:
+            raise ValueError(f"stages end at {ends}: must ascend from above 0 and end at 1.0")
+        for stage in self.stages:
+            if min(stage.weights) < 0 or not any(stage.weights):
+                raise ValueError(f"{stage}: loss weights must be 0 or more, one of them above 0")
+        if self.is_distilling and not self.target:
+            raise ValueError("forward_kl or tvd is set without a target: set TARGET to its export")
+
+    @property
+    def is_distilling(self) -> bool:
+        return any(stage.is_distilling for stage in self.stages)
+
+    def weights_at(self, step: int, num_steps: int) -> LossWeights:
+        """The mix of a step (0-based) in a run of `num_steps`."""
+        for stage in self.stages:
+            if step < stage.until * num_steps:
+                return stage.weights
+        return self.stages[-1].weights
+
+
+class Target(NamedTuple):
+    """A frozen model. `config` is static, `params` traced."""
+
+    config: T5Config
+    params: Any
+
+
+class TargetView(NamedTuple):
+    """What a target shows its students of a batch.
+
+    Attributes:
+      encoded: [B, E, D], None unless a student reads it.
+      log_p: [B, T, K] log-probabilities, None unless a loss asks for them.
+    """
+
+    encoded: jax.Array | None
+    log_p: jax.Array | None
+
+
+def load_target(objective: Objective, students: Sequence[Student], num_rows: int) -> Target | None:
+    """The frozen target, if there is one.
+
+    Raises:
+      ValueError: if a student needs a target and there is none, or the shapes do not go together.
+    """
+    encoderless = [student for student in students if student.is_encoderless]
+    if not objective.target:
+        if encoderless:
+            raise ValueError(
+                f"{encoderless[0].name!r} has num_encoder_layers=0 and reads a target's encoder "
+                "output: set TARGET to the target's export"
+            )
+        return None
+    params, config = native.load(objective.target)
+    if config.vocab_size != num_rows:
+        raise ValueError(
+            f"target {objective.target!r} has {config.vocab_size} vocabulary rows, the vocabulary "
+            f"{num_rows}: train students with the target's own vocabulary"
+        )
+    for student in encoderless:
+        if (student.config.encoder_dim or student.config.d_model) != config.d_model:
+            raise ValueError(
+                f"{student.name!r} reads encoder output of width "
+                f"{student.config.encoder_dim or student.config.d_model}, the target's is "
+                f"{config.d_model}: set its encoder_dim to that"
+            )
+    return Target(config, params)
+
+
+def weights_digest(path: str) -> str:
+    """Identifies an export by its weights, whatever the folder is called."""
+    content = (pathlib.Path(path) / "model.safetensors").read_bytes()
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def view_target(
+    config: T5Config, params: Any, batch: Batch, *, num_ids: int, with_logits: bool
+) -> TargetView:
+    """One pass of the target over a batch, no gradient."""
+    model, variables = T5(config), {"params": jax.lax.stop_gradient(params)}
+    encoded = model.apply(variables, batch.inputs, batch.input_lengths, method="encode")
+    if not with_logits:
+        return TargetView(encoded, None)
+    logits = model.apply(
+        variables, encoded, batch.input_lengths, batch.decoder_inputs, method="decode"
+    )
+    return TargetView(encoded, losses.real_log_probs(logits, num_ids))
+
+
+def student_logits(
+    config: T5Config,
+    params: Any,
+    batch: Batch,
+    view: TargetView,
+    *,
+    dropout_key: jax.Array | None = None,
+) -> jax.Array:
+    """Logits [B, T, V] of a student over the batch's targets; dropout where a key is given."""
+    model, variables = T5(config), {"params": params}
+    options: dict[str, Any] = {"deterministic": dropout_key is None}
+    if dropout_key is not None:
+        options["rngs"] = {"dropout": dropout_key}
+    if config.num_encoder_layers == 0:
+        return model.apply(
+            variables,
+            view.encoded,
+            batch.input_lengths,
+            batch.decoder_inputs,
+            method="decode",
+            **options,
+        )
+    return model.apply(
+        variables, batch.inputs, batch.input_lengths, batch.decoder_inputs, **options
+    )

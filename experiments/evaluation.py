@@ -1,0 +1,142 @@
+"""Held-out loss, and BLEU and chrF of greedy outputs, while a model trains.
+
+Dimensions: B batch, E encoder length, L output length.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sacrebleu
+from jax import lax
+
+from experiments.batching import Batch, Buckets, make_batch, plan_in_order
+from experiments.data import Examples
+from experiments.distill import Target
+from experiments.reporting import Metrics
+from experiments.update import Updater
+from experiments.vocabulary import EOS_ID, START_ID, Vocabulary
+from specdec.models.t5 import T5, T5Config
+
+_ROWS = 32  # a decoding batch
+
+
+def heldout_losses(
+    updater: Updater, params: Any, target_params: Any, *, examples: Examples, buckets: Buckets
+) -> Metrics:
+    """Means per target token of every loss, by student, in batches of the training's shapes."""
+    sums: Metrics = {name: {} for name in updater.configs}
+    num_tokens = 0
+    for planned in plan_in_order(examples, buckets):
+        batch = make_batch(examples, planned, buckets)
+        count = int(batch.target_lengths.sum())
+        num_tokens += count
+        for name, means in updater.evaluate(params, target_params, batch).items():
+            for part, mean in means.items():
+                sums[name][part] = sums[name].get(part, 0.0) + float(mean) * count
+    return {
+        name: {part: total / num_tokens for part, total in parts.items()}
+        for name, parts in sums.items()
+    }
+
+
+def sample_evenly(examples: Examples, size: int) -> np.ndarray:
+    """Indices of `size` examples spread evenly over all."""
+    return np.unique(np.linspace(0, len(examples) - 1, min(size, len(examples))).astype(int))
+
+
+def translation_scores(
+    updater: Updater,
+    params: Any,
+    target: Target | None,
+    *,
+    examples: Examples,
+    indices: Sequence[int],
+    vocabulary: Vocabulary,
+    max_length: int,
+) -> Metrics:
+    """BLEU, chrF and output length / reference length of greedy outputs, by student."""
+    references = [vocabulary.decode(examples.target(index)) for index in indices]
+    scores = {}
+    for name, config in updater.configs.items():
+        outputs = []
+        for start in range(0, len(indices), _ROWS):
+            batch = _encoder_batch(examples, indices[start : start + _ROWS], max_length)
+            encoded = _encode(config, params[name], target, batch)
+            tokens = greedy(
+                params[name],
+                encoded,
+                batch.input_lengths,
+                config=config,
+                max_length=max_length,
+                num_ids=updater.num_ids,
+            )
+            outputs += [vocabulary.decode(row) for row in np.asarray(tokens)]
+        outputs = outputs[: len(indices)]
+        scores[name] = {
+            "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
+            "chrf": sacrebleu.corpus_chrf(outputs, [references]).score,
+            "length_ratio": _num_words(outputs) / max(_num_words(references), 1),
+        }
+    return scores
+
+
+def _num_words(texts: Sequence[str]) -> int:
+    return sum(len(text.split()) for text in texts)
+
+
+def _encoder_batch(examples: Examples, indices: Sequence[int], max_length: int) -> Batch:
+    """One static shape, [_ROWS, max_length], whatever the sentences: a single compile."""
+    buckets = Buckets((max_length,), slots_per_batch=_ROWS * max_length)
+    planned = plan_in_order(examples, buckets)[0]._replace(indices=np.asarray(indices))
+    return make_batch(examples, planned, buckets)
+
+
+def _encode(config: T5Config, params: Any, target: Target | None, batch: Batch) -> jax.Array:
+    if config.num_encoder_layers == 0:
+        config, params = target
+    return _jitted_encode(params, batch.inputs, batch.input_lengths, config=config)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _jitted_encode(params, inputs, lengths, *, config):
+    return T5(config).apply({"params": params}, inputs, lengths, method="encode")
+
+
+@functools.partial(jax.jit, static_argnames=("config", "max_length", "num_ids"))
+def greedy(
+    params: Any,
+    encoded: jax.Array,
+    encoder_lengths: jax.Array,
+    *,
+    config: T5Config,
+    max_length: int,
+    num_ids: int,
+) -> jax.Array:
+    """Most likely tokens one by one: encoded [B, E, D] -> [B, L], end-of-sequence ids at the end.
+
+    Rows without input are done from the start.
+    """
+    model, variables = T5(config), {"params": params}
+    num_rows = encoded.shape[0]
+    cache = model.apply(variables, encoded, encoder_lengths, max_length, method="init_cache")
+    tokens = jnp.full((num_rows, max_length), EOS_ID, jnp.int32)
+    newest = jnp.full((num_rows,), START_ID, jnp.int32)
+
+    def is_running(carry):
+        position, _, newest, _ = carry
+        return (position < max_length) & jnp.any(newest != EOS_ID)
+
+    def advance(carry):
+        position, tokens, newest, cache = carry
+        positions = jnp.full((num_rows,), position)
+        logits, cache = model.apply(variables, cache, newest[:, None], positions, method="extend")
+        chosen = jnp.argmax(logits[:, 0, :num_ids], axis=-1).astype(jnp.int32)
+        chosen = jnp.where(newest == EOS_ID, EOS_ID, chosen)
+        return position + 1, tokens.at[:, position].set(chosen), chosen, cache
+
+    newest = jnp.where(encoder_lengths > 0, newest, EOS_ID)
+    return lax.while_loop(is_running, advance, (0, tokens, newest, cache))[1]

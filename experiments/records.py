@@ -1,0 +1,61 @@
+"""What an experiment leaves behind: one JSON object a row, and the machine it ran on."""
+
+import json
+import math
+import os
+import pathlib
+import platform
+from importlib import metadata
+from typing import Any
+
+import jax
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy", "optax", "specdec")
+
+
+def append(output_dir: str, record: dict[str, Any]) -> None:
+    """Adds a line to records.jsonl; on disk when this returns. NaN is written as null."""
+    line = json.dumps(_plain(record), allow_nan=False)
+    with open(pathlib.Path(output_dir) / "records.jsonl", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(output_dir: str) -> list[dict[str, Any]]:
+    """All records of a folder, [] if there are none."""
+    path = pathlib.Path(output_dir) / "records.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_environment(output_dir: str) -> None:
+    """environment.json: versions and the device. No host names or paths."""
+    device = jax.devices()[0]
+    environment = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "num_cpus": os.cpu_count(),
+        "device": device.device_kind,
+        "num_devices": jax.device_count(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "packages": {name: _version(name) for name in _PACKAGES},
+    }
+    path = pathlib.Path(output_dir) / "environment.json"
+    path.write_text(json.dumps(environment, indent=2) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

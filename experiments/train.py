@@ -1,0 +1,311 @@
+"""Trains a target, or drafts on a frozen target, from a gin file (see gin_configs/train/).
+
+A run lives in its output folder and goes on from its newest checkpoint whenever the same command
+is given again, after kill -9 too. What a step does depends on the seed and the step number alone,
+so a resumed run takes the steps that an uninterrupted one would have taken.
+"""
+
+import dataclasses
+import logging
+import pathlib
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments import distill, evaluation
+from experiments.batching import Batch, BatchSource, Buckets, make_batch
+from experiments.data import Examples, Task, load_examples
+from experiments.distill import Objective, Student
+from experiments.reporting import Meter, Reports, is_due, report_heldout, report_progress
+from experiments.run_state import Checkpoints, Curve, check_identity
+from experiments.top_rows import TopRows, TopRowStore
+from experiments.update import TrainState, Updater, init_params
+from experiments.vocabulary import Vocabulary
+from specdec.checkpoints import native
+
+logger = logging.getLogger(__name__)
+
+_BUCKETS = Buckets()
+_TEACHER_FORCING = Objective()
+_REPORTS = Reports()
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """What is trained and tested on.
+
+    Attributes:
+      vocabulary: path of the SentencePiece model.
+      tasks: mixed in training by their weights.
+      heldout_tasks: for held-out loss, BLEU and chrF. May be empty.
+      buckets: shapes of the batches; pairs longer than the last one are dropped.
+    """
+
+    vocabulary: str
+    tasks: Sequence[Task]
+    heldout_tasks: Sequence[Task] = ()
+    buckets: Buckets = _BUCKETS
+
+    def __post_init__(self):
+        if not self.tasks:
+            raise ValueError("no tasks: name at least one data file")
+
+
+class Run:
+    """All that stays the same from step to step.
+
+    Raises:
+      ValueError: for parts that do not go together, before anything is compiled.
+    """
+
+    def __init__(
+        self,
+        output_dir: str,
+        *,
+        corpus: Corpus,
+        students: Sequence[Student],
+        objective: Objective,
+        optimizer: Any,
+        seed: int,
+    ):
+        self.output_dir = pathlib.Path(output_dir).resolve()
+        self.objective = objective
+        self.students = {student.name: student for student in students}
+        self.buckets = corpus.buckets
+        self.seed = seed
+        self.vocabulary = Vocabulary(corpus.vocabulary)
+        check_students(students, self.vocabulary)
+        self.target = distill.load_target(objective, students, self.vocabulary.num_rows)
+        check_identity(output_dir, self._identity(optimizer))
+        self.examples = self._load(corpus.tasks)
+        self.heldout_examples = self._load(corpus.heldout_tasks) if corpus.heldout_tasks else None
+        weights = [task.weight for task in corpus.tasks]
+        self.source = BatchSource(self.examples, weights, corpus.buckets, seed=seed)
+        self.updater = Updater(
+            {name: student.config for name, student in self.students.items()},
+            optimizer,
+            num_ids=self.vocabulary.num_pieces,
+            seed=seed,
+            target_config=self.target and self.target.config,
+            with_target_logits=self.target is not None and objective.is_distilling,
+        )
+        self.top_rows = self._open_top_rows()
+
+    @property
+    def target_params(self) -> Any:
+        return self.target and self.target.params
+
+    def initial_state(self) -> TrainState:
+        """The state before the first step: random weights, or those of an export."""
+        params = {}
+        for index, (name, student) in enumerate(self.students.items()):
+            if student.init_from:
+                params[name] = load_initial(student)
+            else:
+                key = jax.random.fold_in(jax.random.key(self.seed), index)
+                params[name] = jax.jit(init_params, static_argnums=0)(student.config, key)
+        return self.updater.init(params)
+
+    def fill_top_rows(self) -> None:
+        """Runs the target over the corpus, where its stored rows are asked for."""
+        if self.top_rows is not None:
+            num_ids = self.vocabulary.num_pieces
+            self.top_rows.fill(self.target, self.examples, self.buckets, num_ids=num_ids)
+
+    def batch_at(self, step: int) -> tuple[Batch, TopRows | None]:
+        planned = self.source.planned_at(step)
+        batch = make_batch(self.examples, planned, self.buckets)
+        rows = self.top_rows and self.top_rows.rows(self.examples, planned, self.buckets)
+        return batch, rows
+
+    def export(self, params: Any) -> None:
+        """Writes the weights: DIR/export, or DIR/export/<name> where there are several."""
+        folder = self.output_dir / "export"
+        for name, student in self.students.items():
+            path = folder / name if len(self.students) > 1 else folder
+            native.save(path, params[name], dataclasses.replace(student.config, dropout_rate=0.0))
+
+    def _load(self, tasks: Sequence[Task]) -> Examples:
+        return load_examples(
+            tasks,
+            self.vocabulary,
+            max_length=self.buckets.max_length,
+            cache_dir=str(self.output_dir / "cache"),
+        )
+
+    def _open_top_rows(self) -> TopRowStore | None:
+        size = self.objective.num_top_ids
+        if not size or not self.objective.is_distilling:
+            return None
+        name = f"top{size}-{self.examples.digest}-{distill.weights_digest(self.objective.target)}"
+        folder = self.output_dir / "cache" / name
+        return TopRowStore(str(folder), len(self.examples.targets), size)
+
+    def _identity(self, optimizer: Any) -> dict[str, Any]:
+        """What a continuation shares with the run it continues. Dropout may change on the way."""
+        configs = {}
+        for name, student in self.students.items():
+            config = dataclasses.asdict(dataclasses.replace(student.config, dropout_rate=0.0))
+            configs[name] = {key: str(value) for key, value in config.items()}
+        return {
+            "students": configs,
+            "seed": self.seed,
+            "vocabulary": self.vocabulary.digest,
+            "optimizer": type(optimizer).__name__,
+        }
+
+
+def check_students(students: Sequence[Student], vocabulary: Vocabulary) -> None:
+    """Raises ValueError if names clash or a table does not fit the vocabulary."""
+    names = [student.name for student in students]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"students {names}: give at least one, each a name of its own")
+    for student in students:
+        if student.config.vocab_size != vocabulary.num_rows:
+            raise ValueError(
+                f"{student.name!r} has vocab_size={student.config.vocab_size}, the vocabulary "
+                f"{vocabulary.path!r} needs {vocabulary.num_rows} rows"
+            )
+
+
+def load_initial(student: Student) -> Any:
+    """Parameters of the export that a student starts from; ValueError if it is another shape."""
+    params, config = native.load(student.init_from)
+    if dataclasses.replace(config, dropout_rate=student.config.dropout_rate) != student.config:
+        raise ValueError(
+            f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
+            f"{student.config}: start from an export of the same shape"
+        )
+    return params
+
+
+def train(
+    output_dir: str,
+    *,
+    corpus: Corpus,
+    students: Sequence[Student],
+    steps: int,
+    optimizer: Any,
+    objective: Objective = _TEACHER_FORCING,
+    reports: Reports = _REPORTS,
+    seed: int = 0,
+) -> None:
+    """Trains `students` up to step `steps`, going on from where the folder's run stands.
+
+    Args:
+      output_dir: the run's folder.
+      corpus: text and vocabulary.
+      students: what to train, side by side on the same batches.
+      steps: of the whole run, those of earlier calls included.
+      optimizer: see `optimizers`; its `transform(num_steps)` gives the optax transformation.
+      objective: the losses, and the frozen target if there is one.
+      reports: how often to report and to save.
+      seed: of weights, data order and dropout.
+
+    Raises:
+      ValueError: for whatever is wrong with the configuration, before anything is compiled.
+    """
+    if steps < 1:
+        raise ValueError(f"steps={steps}: must be 1 or more")
+    run = Run(
+        output_dir,
+        corpus=corpus,
+        students=students,
+        objective=objective,
+        optimizer=optimizer,
+        seed=seed,
+    )
+    jax.config.update("jax_compilation_cache_dir", str(run.output_dir / "cache" / "compiled"))
+    run.fill_top_rows()
+    checkpoints = Checkpoints(output_dir)
+    resumed_step = checkpoints.latest_step
+    if resumed_step is None:
+        state = run.initial_state()
+    else:
+        state = checkpoints.restore(jax.eval_shape(run.initial_state))
+        logger.info("resuming at step %d", resumed_step)
+    # Restored arrays are bound to a device, new ones are not: two programs, unless all are bound.
+    state = jax.device_put(state, jax.devices()[0])
+    curve = Curve(output_dir, resumed_step=resumed_step or 0)
+    try:
+        train_until(run, state, steps, reports=reports, checkpoints=checkpoints, curve=curve)
+    finally:
+        checkpoints.close()
+
+
+def train_until(
+    run: Run,
+    state: TrainState,
+    steps: int,
+    *,
+    reports: Reports,
+    checkpoints: Checkpoints,
+    curve: Curve,
+) -> None:
+    """Steps, reports and checkpoints until the last step or a request to stop."""
+    stop, meter, saved_at = _StopRequest(), Meter(), time.monotonic()
+    step = int(state.step)
+    while step < steps and not stop.is_requested:
+        batch, rows = run.batch_at(step)
+        weights = run.objective.weights_at(step, steps)
+        num_steps = jnp.asarray(steps, jnp.float32)
+        state, metrics = run.updater.step(state, run.target_params, batch, rows, weights, num_steps)
+        step += 1
+        meter.add(metrics, int(batch.target_lengths.sum()))
+        if is_due(step, reports.progress_every, steps):
+            epoch, _ = run.source.locate(step - 1)
+            report_progress(curve, meter, step=step, steps=steps, epoch=epoch)
+        test(run, state.params, step, steps, reports=reports, curve=curve)
+        if time.monotonic() - saved_at > 60 * reports.checkpoint_minutes > 0:
+            save(run, state, step, checkpoints)
+            saved_at = time.monotonic()
+        meter.skip()
+    save(run, state, step, checkpoints)
+    logger.info("%s at step %d of %d", "done" if step >= steps else "stopped", step, steps)
+
+
+def test(run: Run, params: Any, step: int, steps: int, *, reports: Reports, curve: Curve) -> None:
+    """Held-out losses and translation scores, where they are due."""
+    examples = run.heldout_examples
+    if examples is None:
+        return
+    if is_due(step, reports.heldout_every, steps):
+        losses = evaluation.heldout_losses(
+            run.updater, params, run.target_params, examples=examples, buckets=run.buckets
+        )
+        report_heldout(curve, "heldout", losses, step=step)
+    if is_due(step, reports.scores_every, steps):
+        scores = evaluation.translation_scores(
+            run.updater,
+            params,
+            run.target,
+            examples=examples,
+            indices=evaluation.sample_evenly(examples, reports.num_scored),
+            vocabulary=run.vocabulary,
+            max_length=run.buckets.max_length,
+        )
+        report_heldout(curve, "scores", scores, step=step)
+
+
+def save(run: Run, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
+    """A checkpoint to go on from, and the weights for everyone else."""
+    checkpoints.save(step, state)
+    run.export(state.params)
+    logger.info("saved step %d", step)
+
+
+class _StopRequest:
+    """Turns the first SIGTERM or SIGINT into a tidy end; a second one kills as usual."""
+
+    def __init__(self):
+        self.is_requested = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number, frame):
+        self.is_requested = True
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,173 @@
+"""One training step, and the same losses on held-out text.
+
+Dimensions: B batch, T decoder length, K real ids.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments import losses
+from experiments.batching import Batch
+from experiments.distill import TargetView, student_logits, view_target
+from experiments.losses import LossWeights
+from experiments.top_rows import TopRows, merged_log_probs
+from specdec.buffers import prefix_mask
+from specdec.models.t5 import T5, T5Config
+
+
+@flax.struct.dataclass
+class TrainState:
+    """What the next step needs, and all that a checkpoint holds.
+
+    Attributes:
+      step: [] int32, number of steps done.
+      params, opt_state: by student name.
+    """
+
+    step: jax.Array
+    params: dict[str, Any]
+    opt_state: dict[str, Any]
+
+
+def init_params(config: T5Config, key: jax.Array) -> Any:
+    """Random parameters of a student, with or without an encoder."""
+    tokens, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
+    if config.num_encoder_layers:
+        variables = T5(config).init(key, tokens, lengths, tokens)
+    else:
+        encoded = jnp.zeros((1, 2, config.encoder_dim or config.d_model), config.dtype)
+        variables = T5(config).init(key, encoded, lengths, tokens, method="decode")
+    return variables["params"]
+
+
+class Updater:
+    """The jitted functions of a run. Everything that is static sits here.
+
+    Attributes:
+      configs: shape of each student, by name.
+      optimizer: see `optimizers`.
+      target_config: of the frozen target; None = none.
+      with_target_logits: whether a loss asks for the target's distributions.
+      num_ids: real ids, K.
+      seed: of dropout.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, T5Config],
+        optimizer,
+        *,
+        num_ids: int,
+        seed: int,
+        target_config: T5Config | None = None,
+        with_target_logits: bool = False,
+    ):
+        self.configs = dict(configs)
+        self.optimizer = optimizer
+        self.num_ids = num_ids
+        self.seed = seed
+        self.target_config = target_config
+        self.with_target_logits = with_target_logits
+        self.step = jax.jit(self._step, donate_argnums=0)
+        self.evaluate = jax.jit(self._evaluate)
+
+    def init(self, params: Mapping[str, Any]) -> TrainState:
+        """The state before the first step."""
+        transform = self.optimizer.transform(1)  # the state does not depend on the length
+        opt_state = {name: transform.init(params[name]) for name in self.configs}
+        return TrainState(jnp.zeros((), jnp.int32), dict(params), opt_state)
+
+    def _step(
+        self,
+        state: TrainState,
+        target_params: Any,
+        batch: Batch,
+        rows: TopRows | None,
+        weights: LossWeights,
+        num_steps: jax.Array,
+    ) -> tuple[TrainState, dict[str, dict[str, jax.Array]]]:
+        """One update of every student on one shared pass of the target -> state, metrics."""
+        view = self._view(target_params, batch, with_logits=rows is None)
+        transform = self.optimizer.transform(num_steps)
+        step_key = jax.random.fold_in(jax.random.key(self.seed), state.step)
+        params, opt_state, metrics = {}, {}, {}
+        for index, name in enumerate(self.configs):
+            loss_fn = functools.partial(
+                self._loss,
+                name=name,
+                batch=batch,
+                view=view,
+                rows=rows,
+                weights=weights,
+                dropout_key=jax.random.fold_in(step_key, index),
+            )
+            old = state.params[name]
+            gradients, metrics[name] = jax.grad(loss_fn, has_aux=True)(old)
+            updates, opt_state[name] = transform.update(gradients, state.opt_state[name], old)
+            params[name] = optax.apply_updates(old, updates)
+            metrics[name]["gradient_norm"] = optax.global_norm(gradients)
+        return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    def _evaluate(self, params: dict[str, Any], target_params: Any, batch: Batch):
+        """Means per token of each loss by student name, without dropout."""
+        view = self._view(target_params, batch, with_logits=True)
+        metrics = {}
+        for name in self.configs:
+            parts = self._parts(params[name], name=name, batch=batch, view=view)
+            metrics[name] = _means(parts, batch)
+        return metrics
+
+    def _view(self, target_params: Any, batch: Batch, *, with_logits: bool) -> TargetView:
+        if self.target_config is None:
+            return TargetView(None, None)
+        return view_target(
+            self.target_config,
+            target_params,
+            batch,
+            num_ids=self.num_ids,
+            with_logits=with_logits and self.with_target_logits,
+        )
+
+    def _loss(
+        self, params: Any, *, weights: LossWeights, batch: Batch, **context: Any
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The mixed loss, and its parts."""
+        means = _means(self._parts(params, batch=batch, **context), batch)
+        mixed = sum(getattr(weights, part) * mean for part, mean in means.items())
+        return mixed, {"loss": mixed, **means}
+
+    def _parts(
+        self,
+        params: Any,
+        *,
+        name: str,
+        batch: Batch,
+        view: TargetView,
+        rows: TopRows | None = None,
+        dropout_key: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
+        """Every loss that can be told, [B, T] each, by its name in `LossWeights`."""
+        config = self.configs[name]
+        key = dropout_key if config.dropout_rate > 0 else None
+        logits = student_logits(config, params, batch, view, dropout_key=key)
+        log_q = losses.real_log_probs(logits, self.num_ids)
+        parts = {"cross_entropy": losses.cross_entropy(log_q, batch.targets)}
+        if rows is None and view.log_p is None:
+            return parts
+        log_p = view.log_p
+        if rows is not None:
+            log_p, log_q = merged_log_probs(rows, log_q)
+        parts["forward_kl"] = losses.forward_kl(log_p, log_q)
+        parts["tvd"] = losses.total_variation(log_p, log_q)
+        return parts
+
+
+def _means(parts: dict[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:
+    mask = prefix_mask(batch.target_lengths, batch.targets.shape[1])
+    return {part: losses.masked_mean(values, mask) for part, values in parts.items()}

@@ -1,0 +1,273 @@
+"""From strings to strings: a target, a draft and a vocabulary, for people who write Python.
+
+pair = load_pair("target", "draft", "spiece.model", prefix="translate English to German: ")
+for translation in pair.decode(["Click the button."], gamma=5):
+    print(translation.text, translation.accept_counts)
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.text import Text
+
+from specdec import compilation, trace
+from specdec.autoregressive import autoregressive_decode
+from specdec.checkpoints import huggingface, native
+from specdec.checkpoints.strict import CheckpointError
+from specdec.config import SpecConfig
+from specdec.drafters import ModelDrafter, SharedEncoderDrafter
+from specdec.generation import EOS, Decoded
+from specdec.models import T5LanguageModel
+from specdec.sampling import Settings, settings
+from specdec.speculative import PairParams, speculative_decode
+from specdec.streaming import speculative_rounds
+from specdec.types import Drafter, EncoderInputs, LanguageModel
+from specdec.vocabulary import EOS_ID, PAD_ID, START_ID, Vocabulary
+
+# Source lengths are padded to the next of these, so that few programs serve all sentences.
+BUCKETS = (32, 64, 128, 256, 512, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One text's result.
+
+    Attributes:
+      text, tokens: without padding; tokens end with EOS if the row ended by itself.
+      is_complete: whether the row ended by itself rather than at its limit.
+      origins: where each token came from, see `generation`.
+      log_probs: of the law sampled from, natural log.
+      accept_counts: accepted drafts of each round, [] after plain decoding.
+      num_target_calls: runs of the target.
+      num_compiles: programs that the call compiled (for all its texts).
+    """
+
+    text: str
+    tokens: list[int]
+    is_complete: bool
+    origins: list[int]
+    log_probs: list[float]
+    accept_counts: list[int]
+    num_target_calls: int
+    num_compiles: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TextPair:
+    """A target and its drafter with the vocabulary they share.
+
+    Attributes:
+      target, drafter: models; params: of both.
+      vocabulary: see `Vocabulary`.
+      prefix: put before every source text, as T5 names its tasks.
+    """
+
+    target: LanguageModel
+    drafter: Drafter
+    params: PairParams
+    vocabulary: Vocabulary
+    prefix: str = ""
+
+    def config(self, *, gamma: int, max_new_tokens: int) -> SpecConfig:
+        return SpecConfig(
+            gamma=gamma,
+            max_new_tokens=max_new_tokens,
+            eos_id=EOS_ID,
+            pad_id=PAD_ID,
+            num_ids=self.vocabulary.num_ids,
+        )
+
+    def inputs(self, texts: Sequence[str], buckets: Sequence[int] = BUCKETS) -> EncoderInputs:
+        """Source texts as padded ids, EOS at the end, in the smallest bucket that holds all.
+
+        Raises:
+          ValueError: for no texts, an empty text, or one that is longer than the largest bucket.
+        """
+        if not texts:
+            raise ValueError("no source texts: give at least one")
+        for number, text in enumerate(texts):
+            if not text.strip():
+                raise ValueError(f"source text {number} is empty: leave it out")
+        rows = [
+            [*ids, EOS_ID] for ids in self.vocabulary.encode([self.prefix + text for text in texts])
+        ]
+        lengths = [len(row) for row in rows]
+        if max(lengths) > max(buckets):
+            raise ValueError(
+                f"source text {int(np.argmax(lengths))} has {max(lengths)} tokens, more than the "
+                f"largest bucket, {max(buckets)}: shorten it or add a bucket"
+            )
+        size = min(bucket for bucket in buckets if bucket >= max(lengths))
+        padded = np.full((len(rows), size), PAD_ID, np.int32)
+        for row, ids in zip(padded, rows, strict=True):
+            row[: len(ids)] = ids
+        return EncoderInputs(jnp.asarray(padded), jnp.asarray(lengths, jnp.int32))
+
+    def request(
+        self, texts: Sequence[str], seed: int
+    ) -> tuple[EncoderInputs, jax.Array, jax.Array]:
+        """inputs, prompt [B, 1] and keys [B] of a batch of texts."""
+        prompt = jnp.full((len(texts), 1), START_ID, jnp.int32)
+        return self.inputs(texts), prompt, jax.random.split(jax.random.key(seed), len(texts))
+
+    def speculate(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
+        """`speculative_decode` of a request."""
+        return speculative_decode(
+            self.params,
+            *request,
+            target=self.target,
+            drafter=self.drafter,
+            settings=how,
+            config=config,
+            **kwargs,
+        )
+
+    def plain(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
+        """`autoregressive_decode` of a request, by the target alone."""
+        return autoregressive_decode(
+            self.params.target, *request, model=self.target, settings=how, config=config, **kwargs
+        )
+
+    def decode(
+        self,
+        texts: Sequence[str],
+        *,
+        gamma: int = 5,
+        temperature: float = 0.0,
+        seed: int = 0,
+        max_new_tokens: int = 128,
+        is_plain: bool = False,
+        **how: Any,
+    ) -> list[Output]:
+        """Decodes texts as one batch.
+
+        Args:
+          texts: sources, without the prefix.
+          gamma: drafts a round.
+          temperature, how: sampling settings, see `sampling.settings`.
+          seed: of the random numbers.
+          max_new_tokens: most tokens of an output, EOS included.
+          is_plain: use the target alone.
+
+        Raises:
+          ValueError: for settings, lengths or texts that make no sense, before compiling.
+        """
+        config = self.config(gamma=gamma, max_new_tokens=max_new_tokens)
+        checked = settings(temperature, **how)
+        request = self.request(texts, seed)
+        run = self.plain if is_plain else self.speculate
+        with compilation.counted() as compiles:
+            result = jax.device_get(run(request, checked, config))
+        return [self._output(result, row, compiles.count) for row in range(len(texts))]
+
+    def trace(
+        self,
+        text: str,
+        *,
+        gamma: int = 5,
+        temperature: float = 0.0,
+        seed: int = 0,
+        max_new_tokens: int = 128,
+        **how: Any,
+    ) -> Text:
+        """What `decode([text])` does, round by round, in colour: `rich.print` it."""
+        config = self.config(gamma=gamma, max_new_tokens=max_new_tokens)
+        steps = speculative_rounds(
+            self.params,
+            *self.request([text], seed),
+            target=self.target,
+            drafter=self.drafter,
+            settings=settings(temperature, **how),
+            config=config,
+        )
+        return trace.render(trace.rounds_of(steps), self.vocabulary.piece)
+
+    def _output(self, result: Decoded, row: int, num_compiles: int) -> Output:
+        size = int(result.lengths[row])
+        tokens = result.tokens[row, :size].tolist()
+        counts = [] if result.speculation is None else result.speculation.accept_counts[row]
+        return Output(
+            text=self.vocabulary.decode(tokens),
+            tokens=tokens,
+            is_complete=bool(result.stop_reasons[row] == EOS),
+            origins=result.origins[row, :size].tolist(),
+            log_probs=result.log_probs[row, :size].tolist(),
+            accept_counts=[int(count) for count in counts if count >= 0],
+            num_target_calls=int(result.num_target_calls[row]),
+            num_compiles=num_compiles,
+        )
+
+
+def load_model(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[Any, T5LanguageModel]:
+    """Parameters and model of a checkpoint folder, ours or Hugging Face's.
+
+    Raises:
+      CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
+    """
+    config_file = pathlib.Path(path) / "config.json"
+    if not config_file.is_file():
+        raise CheckpointError(
+            f"no checkpoint at {str(path)!r}: {config_file.name} is missing there"
+        )
+    try:
+        model_type = json.loads(config_file.read_text()).get("model_type")
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise CheckpointError(f"{config_file} is not a JSON object: {error}") from error
+    loader = native if model_type == native.MODEL_TYPE else huggingface
+    params, config = loader.load(path, dtype)
+    return params, T5LanguageModel(config)
+
+
+def load_pair(
+    target: str | os.PathLike,
+    draft: str | os.PathLike,
+    vocabulary: str | os.PathLike,
+    *,
+    prefix: str = "",
+    num_extra_ids: int = 0,
+    dtype: Any = jnp.float32,
+) -> TextPair:
+    """Loads a target and a draft. A draft without an encoder reads the target's encoder output.
+
+    Raises:
+      ValueError: for checkpoints or a vocabulary that are missing, damaged or don't fit together.
+    """
+    words = Vocabulary(vocabulary, num_extra_ids)
+    target_params, target_model = load_model(target, dtype)
+    draft_params, draft_model = load_model(draft, dtype)
+    for path, model in ((target, target_model), (draft, draft_model)):
+        if model.vocab_size < words.num_ids:
+            raise ValueError(
+                f"{str(path)!r} has {model.vocab_size} ids, its vocabulary {str(vocabulary)!r} has "
+                f"{words.num_ids}: they don't belong together"
+            )
+    return TextPair(
+        target_model,
+        drafter_for(target_model, draft_model),
+        PairParams(target_params, draft_params),
+        words,
+        prefix,
+    )
+
+
+def drafter_for(target: T5LanguageModel, draft: T5LanguageModel) -> ModelDrafter:
+    """The drafter that fits a draft T5.
+
+    Raises:
+      ValueError: if a draft without an encoder expects another width than the target's.
+    """
+    if draft.config.num_encoder_layers:
+        return ModelDrafter(draft)
+    if draft.config.encoder_dim != target.config.d_model:
+        raise ValueError(
+            f"the draft reads encoder output of width {draft.config.encoder_dim}, the target's has "
+            f"{target.config.d_model}: use a draft that was trained for this target"
+        )
+    return SharedEncoderDrafter(draft)

@@ -1,0 +1,184 @@
+"""Times that can be trusted: warmed up, blocked until ready, interleaved.
+
+c, the cost of a draft run, and r, the cost of verifying gamma + 1 tokens, both in runs of the
+target over one token, are measured apart from the decoding they are to predict, each as a chain of
+steps inside one compiled program. The chains are made of the loops' own parts, sampling and rule
+included, so that a round of the speculative loop costs gamma c + r.
+
+Dimensions: B batch, P prompt length, G gamma.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from specdec.autoregressive import PlainState, plain_step, prefill
+from specdec.buffers import write_at
+from specdec.config import SpecConfig, buffer_length, checked_num_ids
+from specdec.generation import start
+from specdec.sampling import Settings, log_probs_of
+from specdec.speculative import default_rule, score
+from specdec.types import Context, Drafter, LanguageModel, Proposal
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds until the function's result is ready, and the result."""
+    began = time.perf_counter()
+    result = jax.block_until_ready(function())
+    return time.perf_counter() - began, result
+
+
+def interleaved(functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each function in `repeats` rounds A B C, A B C ..., after one call each apart.
+
+    So a machine that slows down slows all of them, and compiling is in none of the times.
+    """
+    for function in functions.values():
+        timed(function)
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            times[name].append(timed(function)[0])
+    return times
+
+
+def step_costs(
+    params: Any,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    target: LanguageModel,
+    drafter: Drafter,
+    settings: Settings,
+    config: SpecConfig,
+    draft_settings: Settings | None = None,
+    num_steps: int = 32,
+    repeats: int = 7,
+) -> dict[str, float]:
+    """Seconds of a target run, and c and r in units of it.
+
+    Args:
+      params: PairParams; inputs, prompt, keys, target, drafter, settings, config as for decoding.
+      num_steps: links of a chain, at most max_new_tokens.
+      repeats: of the interleaved measurement; medians are taken.
+
+    Returns:
+      target_seconds: one target run over one token, with sampling; c: a run of the draft; r: a run
+      of the target over gamma + 1 tokens, with the verdict.
+    """
+    num_steps = min(num_steps, config.max_new_tokens)
+    request = (params, inputs, prompt, keys)
+    static = dict(target=target, drafter=drafter, config=config, num_steps=num_steps)
+    dynamic = dict(settings=settings, draft_settings=draft_settings or settings)
+    chains = {"target": _target_chain, "draft": _draft_chain, "verify": _verify_chain}
+    run = {name: partial(chain, *request, **static, **dynamic) for name, chain in chains.items()}
+    times = interleaved(run, repeats)
+    seconds = {name: statistics.median(values) / num_steps for name, values in times.items()}
+    per_draft = seconds["draft"] / config.gamma if config.gamma else 0.0
+    return {
+        "target_seconds": seconds["target"],
+        "c": per_draft / seconds["target"],
+        "r": seconds["verify"] / seconds["target"],
+    }
+
+
+_chain = partial(jax.jit, static_argnames=("target", "drafter", "config", "num_steps"))
+
+
+def _buffer_length(prompt: jax.Array, config: SpecConfig) -> int:
+    return buffer_length(config, prompt.shape[1], slack=config.gamma + 1)
+
+
+@_chain
+def _target_chain(
+    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
+):
+    """num_steps plain steps. A row that meets EOS stays where it is; its steps cost the same."""
+    del drafter, draft_settings
+    rows, size = prompt.shape[0], _buffer_length(prompt, config)
+    limits = jnp.full(rows, config.max_new_tokens)
+    state = PlainState(
+        generation=start(prompt, jnp.full(rows, prompt.shape[1]), limits, size),
+        cache=prefill(params.target, inputs, prompt, model=target, cache_length=size),
+        keys=keys,
+        num_steps=jnp.zeros(rows, jnp.int32),
+    )
+    step = partial(
+        plain_step,
+        params=params.target,
+        model=target,
+        settings=settings,
+        config=config,
+        num_ids=checked_num_ids(config, target),
+    )
+    state = lax.fori_loop(0, num_steps, lambda _, state: step(state), state)
+    return state.generation.columns
+
+
+def _contexts(prompt: jax.Array, size: int) -> Context:
+    tokens = jnp.zeros((prompt.shape[0], size), jnp.int32).at[:, : prompt.shape[1]].set(prompt)
+    lengths = jnp.full(prompt.shape[0], prompt.shape[1])
+    return Context(tokens, lengths, lengths)
+
+
+@_chain
+def _draft_chain(
+    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
+):
+    """num_steps proposals, one slot further each; their tokens and q are summed up, so consumed."""
+    del settings
+    size = _buffer_length(prompt, config)
+    cache = target.init_cache(params.target, inputs, size)
+    draft_state = drafter.init(params.draft, inputs, prompt, cache, cache_length=size)
+
+    def link(step, carry):
+        context, draft_state, total = carry
+        step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
+        proposal, draft_state = drafter.propose(
+            params.draft, draft_state, context, step_keys, settings=draft_settings, config=config
+        )
+        total += log_probs_of(proposal.probs, proposal.tokens).sum()
+        tokens = write_at(context.tokens, proposal.tokens, context.lengths)
+        return Context(tokens, context.lengths + 1, context.prompt_lengths), draft_state, total
+
+    if config.gamma == 0:
+        return prompt
+    carry = (_contexts(prompt, size), draft_state, jnp.float32(0))
+    context, _, total = lax.fori_loop(0, num_steps, link, carry)
+    return context.tokens, total
+
+
+@_chain
+def _verify_chain(
+    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
+):
+    """num_steps runs of the target over gamma + 1 tokens, with verdict; each feeds the next."""
+    del drafter, draft_settings
+    rows, size = prompt.shape[0], _buffer_length(prompt, config)
+    cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
+    num_ids = checked_num_ids(config, target)
+    q = jnp.full((rows, config.gamma, target.vocab_size), 1.0 / num_ids)
+    full = jnp.full(rows, config.gamma)
+    rule = jax.vmap(default_rule(settings))
+
+    def link(step, carry):
+        context, cache, drafts = carry
+        step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
+        p, cache = score(
+            params.target, cache, context, drafts, target=target, settings=settings, config=config
+        )
+        verdict = rule(p, Proposal(drafts, q, full, full), step_keys)
+        tokens = write_at(context.tokens, verdict.next_token[:, None], context.lengths)
+        drafts = jnp.concatenate([drafts, verdict.next_token[:, None]], axis=1)[:, 1:]
+        return Context(tokens, context.lengths + 1, context.prompt_lengths), cache, drafts
+
+    drafts = jnp.zeros((rows, config.gamma), jnp.int32)
+    context, _, _ = lax.fori_loop(0, num_steps, link, (_contexts(prompt, size), cache, drafts))
+    return context.tokens

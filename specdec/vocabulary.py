@@ -1,0 +1,91 @@
+"""SentencePiece vocabularies in T5's id layout.
+
+Ids: 0 padding and decoder start, 1 end of sequence, 2 unknown, then the pieces, then extra ids.
+Embedding tables may have more rows than that; those are padding, never emitted.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import sentencepiece
+
+PAD_ID = 0
+START_ID = 0
+EOS_ID = 1
+UNK_ID = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """A SentencePiece model file.
+
+    Attributes:
+      path: the model file.
+      num_extra_ids: ids after the pieces without a text of their own; T5's public vocabulary has
+        100, a vocabulary of our own none.
+
+    Raises:
+      ValueError: if the file is missing or its special ids are not T5's.
+    """
+
+    path: str | os.PathLike
+    num_extra_ids: int = 0
+
+    def __post_init__(self):
+        if not pathlib.Path(self.path).is_file():
+            raise ValueError(
+                f"no vocabulary at {str(self.path)!r}: correct the path, or make one with "
+                "gin_configs/train/ende_vocabulary.gin"
+            )
+        ids = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
+        if ids != (PAD_ID, EOS_ID, UNK_ID):
+            raise ValueError(
+                f"vocabulary {str(self.path)!r} has pad, eos, unk = {ids}, T5's are "
+                f"{(PAD_ID, EOS_ID, UNK_ID)}: use one in T5's layout"
+            )
+
+    @functools.cached_property
+    def processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_file=str(self.path))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Identifies the vocabulary's content, whatever the file is called."""
+        return hashlib.sha256(pathlib.Path(self.path).read_bytes()).hexdigest()[:16]
+
+    @property
+    def eos_id(self) -> int:
+        return EOS_ID
+
+    @property
+    def num_pieces(self) -> int:
+        return self.processor.get_piece_size()
+
+    @property
+    def num_ids(self) -> int:
+        """Real ids are 0 .. num_ids - 1."""
+        return self.num_pieces + self.num_extra_ids
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without an end-of-sequence id."""
+        return self.processor.encode(list(texts), num_threads=1)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of the ids up to the first end-of-sequence id."""
+        kept = []
+        for token in tokens:
+            if token == EOS_ID:
+                break
+            if token < self.num_pieces:
+                kept.append(int(token))
+        return self.processor.decode(kept)
+
+    def piece(self, token: int) -> str:
+        """What a token looks like, with its leading space if a word starts with it."""
+        if token >= self.num_pieces:
+            return f"<{token}>"
+        return self.processor.id_to_piece(int(token)).replace("\u2581", " ")
