@@ -18,7 +18,7 @@ test: $(VENV)/installed
 
 # What is slower: large samples, kills, real weights.
 soak: $(VENV)/installed
-	$(BIN)/python -m pytest -m soak
+	XLA_FLAGS= $(BIN)/python -m pytest -m soak
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

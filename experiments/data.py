@@ -9,7 +9,7 @@ import gzip
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Task:
       weight: passes over the task in one epoch: 1 = each pair once, 0.5 = half of the pairs
         in this epoch, the other half in the next.
       filter_column, filter_value: take only lines with this value there; None = all lines.
-      limit: at most this many pairs, from the top; 0 = all.
+      limit: at most this many pairs, spread evenly over the file; 0 = all.
     """
 
     path: str
@@ -44,35 +44,32 @@ class Task:
             raise ValueError(f"weight={self.weight} of {self.path!r}: must be above 0")
 
 
-def read_pairs(task: Task) -> Iterator[tuple[str, str]]:
-    """Yields (input without prefix, output); lines with an empty side are passed over.
+def read_pairs(task: Task) -> list[tuple[str, str]]:
+    """(Input without prefix, output) of each line; lines with an empty side are passed over.
 
     Raises:
       ValueError: naming file and line where a column is missing.
     """
-    columns = (task.source_column, task.target_column)
     opened = gzip.open if task.path.endswith(".gz") else open
-    num_read = 0
     with opened(task.path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            fields = line.rstrip("\n").split("\t")
-            if task.filter_column is not None:
-                columns_needed = (*columns, task.filter_column)
-            else:
-                columns_needed = columns
-            if max(columns_needed) >= len(fields):
-                raise ValueError(
-                    f"{task.path}, line {number}: {len(fields)} columns, but column "
-                    f"{max(columns_needed)} (counted from 0) is asked for"
-                )
-            if task.filter_column is not None and fields[task.filter_column] != task.filter_value:
-                continue
-            source, target = (fields[column].strip() for column in columns)
-            if source and target:
-                yield source, target
-                num_read += 1
-                if num_read == task.limit:
-                    return
+        pairs = [pair for pair in _pairs(task, lines) if all(pair)]
+    if 0 < task.limit < len(pairs):
+        pairs = [pairs[index] for index in np.linspace(0, len(pairs) - 1, task.limit).astype(int)]
+    return pairs
+
+
+def _pairs(task: Task, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    columns = (task.source_column, task.target_column)
+    last_column = max(*columns, task.filter_column or 0)
+    for number, line in enumerate(lines, 1):
+        fields = line.rstrip("\n").split("\t")
+        if last_column >= len(fields):
+            raise ValueError(
+                f"{task.path}, line {number}: {len(fields)} columns, but column {last_column} "
+                "(counted from 0) is asked for"
+            )
+        if task.filter_column is None or fields[task.filter_column] == task.filter_value:
+            yield fields[columns[0]].strip(), fields[columns[1]].strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +122,7 @@ def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Exa
     """
     inputs, targets, task_ids, num_dropped = [], [], [], 0
     for task_id, task in enumerate(tasks):
-        pairs = list(read_pairs(task))
+        pairs = read_pairs(task)
         sources = vocabulary.encode([task.prefix + source for source, _ in pairs])
         outputs = vocabulary.encode([target for _, target in pairs])
         for source, output in zip(sources, outputs, strict=True):

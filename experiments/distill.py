@@ -28,7 +28,8 @@ class Student:
     Attributes:
       config: its shape. num_encoder_layers=0 makes a draft that reads the target's encoder output.
       name: of its export folder.
-      init_from: an export to start from; "" = random weights.
+      init_from: an export to start from, or the folder of several, of which the one called
+        `name` is taken; "" = random weights.
     """
 
     config: T5Config

@@ -56,8 +56,7 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
                 raise BadInput(
                     f"no macro {name} in {', '.join(files)}; it knows {', '.join(sorted(known))}"
                 )
-        with gin.unlock_config():
-            gin.parse_config(bindings)
+            _bind(binding)
         for name, value in _macros().items():
             if getattr(value, "selector", None) == "gin.REQUIRED" or "gin.REQUIRED" in repr(value):
                 raise BadInput(f"{name} has no value: give it with --gin.{name}=...")
@@ -66,6 +65,14 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
         raise
     except Exception as error:  # gin raises whatever the importing of modules raises, too
         raise BadInput(_one_line(error)) from error
+
+
+def _bind(binding: str) -> None:
+    try:
+        with gin.unlock_config():
+            gin.parse_config(binding)
+    except Exception as error:
+        raise BadInput(f"{binding!r}: {_one_line(error)}") from error
 
 
 def _macros() -> dict[str, object]:

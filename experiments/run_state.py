@@ -1,9 +1,9 @@
 """What a training run keeps in its folder: checkpoints, the learning curve, its identity::
 
-    DIR/checkpoints/<step>/   orbax, the two newest
-    DIR/curve.jsonl           one object per report
-    DIR/run.json              what may not change between a run and its continuation
-    DIR/export/               the newest weights in the library's own format
+DIR/checkpoints/<step>/   orbax, the two newest
+DIR/curve.jsonl           one object per report
+DIR/run.json              what may not change between a run and its continuation
+DIR/export/               the newest weights in the library's own format
 """
 
 import json

@@ -150,6 +150,7 @@ class Run:
         configs = {}
         for name, student in self.students.items():
             config = dataclasses.asdict(dataclasses.replace(student.config, dropout_rate=0.0))
+            config["dtype"] = jnp.dtype(config["dtype"]).name
             configs[name] = {key: str(value) for key, value in config.items()}
         return {
             "students": configs,
@@ -174,7 +175,8 @@ def check_students(students: Sequence[Student], vocabulary: Vocabulary) -> None:
 
 def load_initial(student: Student) -> Any:
     """Parameters of the export that a student starts from; ValueError if it is another shape."""
-    params, config = native.load(student.init_from)
+    named = pathlib.Path(student.init_from) / student.name
+    params, config = native.load(named if named.is_dir() else student.init_from)
     if dataclasses.replace(config, dropout_rate=student.config.dropout_rate) != student.config:
         raise ValueError(
             f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "

@@ -80,7 +80,7 @@ class Pair:
 def table_pair(
     vocab_size=4, batch_size=1, *, model=fakes.TableModel, drafter=None, likeness=0.5
 ) -> Pair:
-    """Two random tables; the draft's is a blend of the target's (likeness 1: the same) and noise."""
+    """Two tables: a random one, and a blend of it and noise (likeness 1: the same)."""
     p = fakes.random_table(0, vocab_size)
     q = likeness * p + (1 - likeness) * fakes.random_table(1, vocab_size)
     target = model(vocab_size)

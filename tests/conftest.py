@@ -1,5 +1,10 @@
-"""Settings of every test: float32 stays float32, and the CPU is enough."""
+"""Settings of every test. The CPU is enough, and nearly all of the time would go to compiling."""
 
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Less optimised programs compile a third faster and mean the same. `make soak` sets XLA_FLAGS to
+# nothing, so that the programs users run are tested as well.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)

@@ -141,7 +141,9 @@ def eos_dropped(patch):
     """EOS inside an accepted run doesn't end the row."""
 
     def append(state, block, num_new, eos_id):
-        inner = block.tokens.at[:, :-1].set(jnp.where(block.tokens == eos_id, -1, block.tokens)[:, :-1])
+        inner = block.tokens.at[:, :-1].set(
+            jnp.where(block.tokens == eos_id, -1, block.tokens)[:, :-1]
+        )
         appended, num = generation.append(state, block.replace(tokens=inner), num_new, eos_id)
         columns = generation.append(state, block, num_new, -1)[0].columns
         return appended.replace(columns=columns), num

@@ -482,9 +482,9 @@ def test_their_truncated_or_missing_files_are_named(tmp_path):
 
 
 @needs_fixtures
-@pytest.mark.parametrize("folder", ["hf_v10_tied", "hf_v11_untied"])
-def test_reference_logits_of_transformers_are_reproduced(folder):
-    """Within 1e-6 of the largest logit: 2e-6 on logits of up to 5 (1.0), 2e-5 on 25 (1.1)."""
+@pytest.mark.parametrize("folder, error", [("hf_v10_tied", 2e-6), ("hf_v11_untied", 2e-5)])
+def test_reference_logits_of_transformers_are_reproduced(folder, error):
+    """The logits of 1.0 are of order 5, those of 1.1 of order 25."""
     params, config = huggingface.load(FIXTURES / "made" / folder)
     (reference,) = (FIXTURES / "made" / folder).glob("*.npz")
     reference = np.load(reference)
@@ -503,8 +503,7 @@ def test_reference_logits_of_transformers_are_reproduced(folder):
         ("encoder output", encoded[is_real], reference["enc_out"][is_real]),
         ("logits", logits, reference["logits"]),
     ):
-        error = np.abs(ours - theirs).max()
-        assert error <= 1e-6 * np.abs(theirs).max(), f"{name}: {error}"
+        assert np.abs(ours - theirs).max() <= error, name
 
 
 @needs_fixtures

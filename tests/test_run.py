@@ -1,0 +1,137 @@
+"""The command line: T5X's flag style, and one line for whatever is wrong."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import gin
+import pytest
+
+from experiments import run
+
+ROOT = pathlib.Path(__file__).parent.parent
+TRAINING = sorted(path.name for path in (ROOT / "gin_configs/train").glob("*.gin"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_gin():
+    yield
+    gin.clear_config()
+
+
+@pytest.fixture
+def echo_gin(tmp_path):
+    """A gin file whose experiment writes its setting into the output folder."""
+    (tmp_path / "echo_experiment.py").write_text(
+        "import pathlib\n"
+        "def echo(output_dir, *, size, word='a'):\n"
+        "    if size < 0:\n"
+        "        raise ValueError(f'size={size}: must be 0 or more')\n"
+        "    (pathlib.Path(output_dir) / 'echo').write_text(word * size)\n"
+    )
+    path = tmp_path / "echo.gin"
+    path.write_text(
+        "from __gin__ import dynamic_registration\n"
+        "import echo_experiment\n"
+        "from experiments import run\n"
+        "SIZE = %gin.REQUIRED\n"
+        "echo_experiment.echo.size = %SIZE\n"
+        "run.execute.experiment = @echo_experiment.echo\n"
+    )
+    return str(path)
+
+
+@pytest.fixture
+def command(echo_gin, tmp_path):
+    """Calls the program; gives exit status and stderr."""
+
+    def call(*flags):
+        completed = subprocess.run(
+            [sys.executable, "-m", "experiments.run", *flags],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return completed.returncode, completed.stderr
+
+    return call
+
+
+def test_gin_flags_are_t5xs():
+    assert run.rewrite_gin_flags(["run", "--gin.SIZE=3", "--gin.a.b='x=y'", "--output_dir=o"]) == [
+        "run",
+        "--gin_bindings=SIZE = 3",
+        "--gin_bindings=a.b = 'x=y'",
+        "--output_dir=o",
+    ]
+
+
+def test_command_runs_the_experiment_and_keeps_its_configuration(command, echo_gin, tmp_path):
+    out = tmp_path / "out"
+    status, log = command(
+        f"--gin_file={echo_gin}",
+        f"--output_dir={out}",
+        "--gin.SIZE=3",
+        "--gin.echo_experiment.echo.word='b'",
+    )
+    assert status == 0, log
+    assert (out / "echo").read_text() == "bbb"
+    config = (out / "config.gin").read_text()
+    assert "SIZE = 3" in config
+    assert "echo.word = 'b'" in config
+
+
+def test_bad_input_ends_in_one_line_and_a_non_zero_status(command, echo_gin, tmp_path):
+    status, log = command(f"--gin_file={echo_gin}", f"--output_dir={tmp_path}/o", "--gin.SIZE=-1")
+    assert status == 2
+    assert log.strip() == "error: size=-1: must be 0 or more"
+    assert "Traceback" in (tmp_path / "o" / "error.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("bindings", "message"),
+    [
+        (["SIZE = 3", "SISE = 4"], "no macro SISE in .*it knows SIZE"),
+        (["SIZE = 3", "echo_experiment.echo.wort = 'b'"], "parameter named 'wort'"),
+        (["SIZE = 3", "echo_experiment.eco.word = 'b'"], "No configurable matching"),
+        ([], "SIZE has no value: give it with --gin.SIZE="),
+        (["SIZE = ("], r"'SIZE = \(': .*EOF"),
+    ],
+)
+def test_misspelt_settings_are_named(echo_gin, tmp_path, monkeypatch, bindings, message):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(run.BadInput, match=message) as caught:
+        run.run([echo_gin], bindings, ["."], str(tmp_path / "out"))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files_and_folders_are_named(echo_gin, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(run.BadInput, match=r"nowhere\.gin"):
+        run.run(["nowhere.gin"], [], ["."], str(tmp_path))
+    with pytest.raises(run.BadInput, match="--gin_file"):
+        run.run([], [], ["."], str(tmp_path))
+    with pytest.raises(run.BadInput, match="--output_dir"):
+        run.run([echo_gin], ["SIZE = 1"], ["."], None)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(run.BadInput, match="cannot write to output_dir"):
+        run.run([echo_gin], ["SIZE = 1"], ["."], str(file / "out"))
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_configs_parse(name, monkeypatch):
+    if name == "ende_data.gin":
+        pytest.skip("a part of others")
+    monkeypatch.chdir(ROOT)
+    texts = ("TRAIN_FILE", "HELDOUT_FILE", "VOCABULARY", "TARGET", "DRAFTS")
+    text = (ROOT / "gin_configs/train" / name).read_text()
+    bindings = [f"{macro} = 'x'" for macro in texts]
+    bindings += ["STEPS = 1"]
+    gin.clear_config()
+    gin.add_config_file_search_path(str(ROOT))
+    gin.parse_config_files_and_bindings([f"gin_configs/train/{name}"], bindings)
+    assert "--gin_file=" in text  # its command

@@ -1,0 +1,68 @@
+"""What is timed is done, warmed up and interleaved. How long it takes is not asserted."""
+
+import time
+
+import checks
+import jax
+import pytest
+
+from specdec import sampling, timing
+from specdec.config import SpecConfig
+
+
+def test_a_slow_first_call_is_in_none_of_the_times():
+    calls = []
+
+    def slow_at_first():
+        calls.append("slow")
+        time.sleep(0.2 if len(calls) == 1 else 0)
+
+    times = timing.interleaved({"slow": slow_at_first}, repeats=3)
+    assert len(times["slow"]) == 3 and max(times["slow"]) < 0.2
+
+
+def test_functions_take_turns():
+    order = []
+    functions = {name: lambda name=name: order.append(name) for name in "ab"}
+    timing.interleaved(functions, repeats=2)
+    assert order == ["a", "b", "a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_costs_are_measured_in_target_runs(temperature):
+    pair = checks.table_pair(batch_size=2)
+    costs = timing.step_costs(
+        pair.params,
+        pair.inputs,
+        pair.prompt,
+        checks.keys(0, 2),
+        target=pair.target,
+        drafter=pair.drafter,
+        settings=sampling.settings(temperature),
+        config=SpecConfig(gamma=2, max_new_tokens=16),
+        repeats=1,
+    )
+    assert set(costs) == {"target_seconds", "c", "r"}
+    assert all(value > 0 for value in costs.values())
+
+
+def test_all_links_of_a_chain_are_compiled():
+    """XLA removes what nobody reads: each chain must still hold its model's table look-ups."""
+    pair = checks.table_pair()
+    config = SpecConfig(gamma=2, max_new_tokens=16)
+    how = sampling.settings(1.0)
+    for chain in (timing._target_chain, timing._draft_chain, timing._verify_chain):
+        compiled = chain.lower(
+            pair.params,
+            pair.inputs,
+            pair.prompt,
+            checks.keys(0, 1),
+            target=pair.target,
+            drafter=pair.drafter,
+            settings=how,
+            draft_settings=how,
+            config=config,
+            num_steps=4,
+        ).compile()
+        assert isinstance(compiled, jax.stages.Compiled)
+        assert "while" in compiled.as_text() and "gather" in compiled.as_text()
