@@ -29,7 +29,7 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 
 demo: $(VENV)/installed
-	$(BIN)/python -m experiments.run --gin_file=gin_configs/quickstart.gin
+	$(BIN)/python -m experiments.run --gin_file=gin_configs/quickstart.gin --output_dir=output/demo
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache

@@ -17,6 +17,7 @@ import jax
 from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
+from experiments.vocabulary import Vocabulary
 from specdec.checkpoints import native
 from specdec.models.t5 import T5, T5Config
 
@@ -105,6 +106,31 @@ class Objective:
             if step < stage.until * num_steps:
                 return stage.weights
         return self.stages[-1].weights
+
+
+def check_students(students: Sequence[Student], vocabulary: Vocabulary) -> None:
+    """Raises ValueError if names clash or a table does not fit the vocabulary."""
+    names = [student.name for student in students]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"students {names}: give at least one, each a name of its own")
+    for student in students:
+        if student.config.vocab_size != vocabulary.num_rows:
+            raise ValueError(
+                f"{student.name!r} has vocab_size={student.config.vocab_size}, the vocabulary "
+                f"{vocabulary.path!r} needs {vocabulary.num_rows} rows"
+            )
+
+
+def load_initial(student: Student) -> Any:
+    """Parameters of the export that a student starts from; ValueError if it is another shape."""
+    named = pathlib.Path(student.init_from) / student.name
+    params, config = native.load(named if named.is_dir() else student.init_from)
+    if dataclasses.replace(config, dropout_rate=student.config.dropout_rate) != student.config:
+        raise ValueError(
+            f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
+            f"{student.config}: start from an export of the same shape"
+        )
+    return params
 
 
 class Target(NamedTuple):

@@ -78,7 +78,7 @@ class Run:
         self.buckets = corpus.buckets
         self.seed = seed
         self.vocabulary = Vocabulary(corpus.vocabulary)
-        check_students(students, self.vocabulary)
+        distill.check_students(students, self.vocabulary)
         self.target = distill.load_target(objective, students, self.vocabulary.num_rows)
         check_identity(output_dir, self._identity(optimizer))
         self.examples = self._load(corpus.tasks)
@@ -104,7 +104,7 @@ class Run:
         params = {}
         for index, (name, student) in enumerate(self.students.items()):
             if student.init_from:
-                params[name] = load_initial(student)
+                params[name] = distill.load_initial(student)
             else:
                 key = jax.random.fold_in(jax.random.key(self.seed), index)
                 params[name] = jax.jit(init_params, static_argnums=0)(student.config, key)
@@ -160,31 +160,6 @@ class Run:
         }
 
 
-def check_students(students: Sequence[Student], vocabulary: Vocabulary) -> None:
-    """Raises ValueError if names clash or a table does not fit the vocabulary."""
-    names = [student.name for student in students]
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"students {names}: give at least one, each a name of its own")
-    for student in students:
-        if student.config.vocab_size != vocabulary.num_rows:
-            raise ValueError(
-                f"{student.name!r} has vocab_size={student.config.vocab_size}, the vocabulary "
-                f"{vocabulary.path!r} needs {vocabulary.num_rows} rows"
-            )
-
-
-def load_initial(student: Student) -> Any:
-    """Parameters of the export that a student starts from; ValueError if it is another shape."""
-    named = pathlib.Path(student.init_from) / student.name
-    params, config = native.load(named if named.is_dir() else student.init_from)
-    if dataclasses.replace(config, dropout_rate=student.config.dropout_rate) != student.config:
-        raise ValueError(
-            f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
-            f"{student.config}: start from an export of the same shape"
-        )
-    return params
-
-
 def train(
     output_dir: str,
     *,
@@ -213,6 +188,7 @@ def train(
     """
     if steps < 1:
         raise ValueError(f"steps={steps}: must be 1 or more")
+    pathlib.Path(output_dir).mkdir(parents=True, exist_ok=True)
     run = Run(
         output_dir,
         corpus=corpus,

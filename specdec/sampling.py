@@ -131,7 +131,8 @@ def adjusted_probs(logits: jax.Array, settings: Settings) -> jax.Array:
     """Temperature, top-k and top-p: logits [..., V] -> probabilities [..., V]."""
     if settings.temperature is None:
         return jax.nn.one_hot(argmax(logits), logits.shape[-1], dtype=jnp.float32)
-    logits = logits / settings.temperature
+    # Relative to the largest, so that no temperature, however low, makes inf - inf.
+    logits = (logits - logits.max(-1, keepdims=True)) / settings.temperature
     if settings.top_k is not None or settings.top_p is not None:
         logits = jnp.where(_kept(logits, settings), logits, -jnp.inf)
     return jax.nn.softmax(logits, axis=-1)

@@ -253,11 +253,16 @@ def test_padding_ids_have_probability_0_in_both_rows(how):
 # --- draws -----------------------------------------------------------------------------------
 
 
+NUM_DRAWS = 1024
+
+
 def draws(probs, uniforms):
     """The ids of one row for many uniform numbers, through one shape a vocabulary."""
     probs = jnp.asarray(probs, jnp.float32)
-    uniforms = np.resize(np.asarray(uniforms, np.float32), 4096)
-    return np.asarray(sample(jnp.broadcast_to(probs, (4096, len(probs))), jnp.asarray(uniforms)))
+    uniforms = np.resize(np.asarray(uniforms, np.float32), NUM_DRAWS)
+    return np.asarray(
+        sample(jnp.broadcast_to(probs, (NUM_DRAWS, len(probs))), jnp.asarray(uniforms))
+    )
 
 
 def test_sample_docstring_example():
@@ -304,7 +309,7 @@ EDGES = [0, 2**-24, 2**-23, 0.25, 0.5, 0.75, 1 - 2**-23, LARGEST_UNIFORM]
 @pytest.mark.parametrize("rows", [adversarial_rows, long_adversarial_rows])
 def test_ids_of_probability_0_are_never_drawn(rows):
     for row in rows():
-        fine = np.linspace(0, LARGEST_UNIFORM, 4096 - len(EDGES), dtype=np.float32)
+        fine = np.linspace(0, LARGEST_UNIFORM, NUM_DRAWS - len(EDGES), dtype=np.float32)
         ids = draws(row, np.concatenate([EDGES, fine]))
         assert ids.min() >= 0 and ids.max() < len(row)
         assert (np.asarray(row, np.float32)[ids] > 0).all(), row
@@ -326,14 +331,14 @@ def test_a_drawn_id_is_always_possible(weights, uniforms):
 def test_uniforms_on_a_fine_grid_give_the_law(rows):
     """One more or less a boundary; un-normalised rows are drawn from as if normalised."""
     for row in rows():
-        ids = draws(row, np.arange(4096) / 4096)
-        frequency = np.bincount(ids, minlength=len(row)) / 4096
-        np.testing.assert_allclose(frequency, np.asarray(row) / np.sum(row), atol=1.01 / 4096)
+        ids = draws(row, np.arange(NUM_DRAWS) / NUM_DRAWS)
+        frequency = np.bincount(ids, minlength=len(row)) / NUM_DRAWS
+        np.testing.assert_allclose(frequency, np.asarray(row) / np.sum(row), atol=1.01 / NUM_DRAWS)
 
 
 def test_draws_rise_with_the_uniform_number():
     probs = np.random.default_rng(2).random(300)
-    ids = draws(probs / probs.sum(), np.arange(4096) / 4096)
+    ids = draws(probs / probs.sum(), np.arange(NUM_DRAWS) / NUM_DRAWS)
     assert (np.diff(ids) >= 0).all()
 
 

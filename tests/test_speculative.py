@@ -53,17 +53,19 @@ def p_value(gamma, how, *, drafter=None, draft=None, pair=None, seed=0):
     return checks.law_p_value(pair, gamma=gamma, how=how, seed=seed, draft_settings=draft_settings)
 
 
-@LAW
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    "gamma, how", [*itertools.product((1, 4), HOWS), (2, "off"), (2, "all")], ids=str
+)
 def test_output_law_equals_target_for_a_model_draft(gamma, how):
     """B03 among others: the settings reach p as well as q."""
     assert p_value(gamma, HOWS[how]) > 1e-4
 
 
 @LAW
-@pytest.mark.parametrize("how", ["off", "all"])
-def test_output_law_equals_target_for_a_random_draft(gamma, how):
-    assert p_value(gamma, HOWS[how], drafter=RandomDrafter(V)) > 1e-4
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_output_law_equals_target_for_a_random_draft(gamma, temperature):
+    """In the program that compiles no filter."""
+    assert p_value(gamma, {"temperature": temperature}, drafter=RandomDrafter(V)) > 1e-4
 
 
 @LAW
@@ -79,11 +81,6 @@ def test_output_law_equals_target_for_a_draft_of_other_settings(gamma, temperatu
     """Filters of its own, too; the target's own law is filtered."""
     draft = dict(temperature=temperature, top_k=2, top_p=0.9)
     assert p_value(gamma, HOWS["all"], draft=draft) > 1e-4
-
-
-def test_output_law_equals_target_without_any_filter():
-    """The program that compiles none."""
-    assert p_value(2, {"temperature": 0.8}) > 1e-4
 
 
 def test_plain_decoding_follows_the_law():
@@ -306,6 +303,25 @@ def rows_of(result, indices):
     return jax.tree.map(lambda leaf: leaf[np.asarray(indices)], result)
 
 
+def test_output_law_equals_target_without_any_filter():
+    """One request in all rows, behind 3 slots of garbage; the program that compiles no filter."""
+    counts = collections.Counter()
+    for seed in range(5):
+        result = sampled(
+            TABLES,
+            Requests(
+                jnp.zeros(NUM_ROWS, jnp.int32),
+                REQUESTS.prompt.at[:, 0].set(fakes.START),
+                jnp.ones(NUM_ROWS, jnp.int32),
+                jnp.full(NUM_ROWS, 3, jnp.int32),
+                checks.keys(10 + seed, NUM_ROWS),
+            ),
+        )
+        counts.update(fakes.sequences(np.asarray(result.tokens), np.asarray(result.lengths)))
+    law = fakes.enumerate_law(TABLES[0], 3, eos_id=EOS_ID, temperature=TEMPERATURE)
+    assert fakes.chi_square_p_value(counts, law) > 1e-4
+
+
 def test_rows_are_independent_of_their_order():
     order = np.random.default_rng(0).permutation(NUM_ROWS)
     same(sampled(TABLES, REQUESTS.take(order)), rows_of(everything(), order))
@@ -321,15 +337,9 @@ def test_rows_are_independent_of_the_other_rows():
     same(rows_of(mixed, half), rows_of(everything(), half))
 
 
-def test_rows_are_independent_of_the_size_of_the_batch():
-    for first in (0, 3, 6):
-        indices = [first, first + 1, first + 2]
-        same(sampled(TABLES, REQUESTS.take(indices)), rows_of(everything(), indices), exact=False)
-
-
-def test_a_row_of_a_ragged_batch_equals_its_prompt_given_alone():
-    """Alone, and without the garbage behind the prompt."""
-    of_two = np.flatnonzero(np.asarray(REQUESTS.prompt_lengths) == 2)[:12]
+def test_a_row_of_a_large_ragged_batch_equals_its_prompt_given_alone():
+    """In a batch of 1, and without the garbage behind the prompt."""
+    of_two = np.flatnonzero(np.asarray(REQUESTS.prompt_lengths) == 2)[:20]
     for row in of_two:
         one = REQUESTS.take([row])
         one = one._replace(prompt=one.prompt[:, :2])
@@ -719,26 +729,17 @@ def test_step_info_of_two_rounds():
     params = PairParams(jnp.asarray(script(5, 6, 7, 8)), jnp.asarray(script(5, 6, 9, 9)))
     model = fakes.TableModel(GREEDY_V)
     config = SpecConfig(gamma=3, max_new_tokens=8, eos_id=EOS_ID)
-    state = speculative.init_state(
+    pair = dict(target=model, drafter=ModelDrafter(model), config=config)
+    state = jax.jit(functools.partial(speculative.init_state, **pair))(
         params,
         fakes.TableInputs(jnp.zeros(3, jnp.int32)),
         jnp.zeros((3, 1), jnp.int32),
         checks.keys(0, 3),
-        target=model,
-        drafter=ModelDrafter(model),
-        config=config,
         prompt_lengths=jnp.ones(3, jnp.int32),
         limits=jnp.array([8, 2, 0]),
     )
-    step = jax.jit(
-        functools.partial(
-            speculative.speculative_step,
-            target=model,
-            drafter=ModelDrafter(model),
-            verify_fn=speculative.default_rule(settings(0)),
-            config=config,
-        )
-    )
+    rule = speculative.default_rule(settings(0))
+    step = jax.jit(functools.partial(speculative.speculative_step, verify_fn=rule, **pair))
     step = functools.partial(step, settings=settings(0), draft_settings=settings(0))
     state, info = step(state, params)
     assert info.proposal.tokens[0].tolist() == [5, 6, 9]

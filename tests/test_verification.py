@@ -1,6 +1,7 @@
 """The rules, unbatched: the reference triple by hand, the law by algebra and by enumeration."""
 
 import functools
+import itertools
 from unittest import mock
 
 import checks
@@ -57,14 +58,15 @@ def verdicts(rule, target, drafted, keys):
     return np.asarray(found.n_accepted), np.asarray(found.next_token)
 
 
-NUM_ROUNDS = 3 * 100 * 100
+GRID = 64
+NUM_ROUNDS = 3 * GRID * GRID
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _rounds(rule, args, p, q, after, tokens, accept_uniforms, next_uniforms):
     # The second of two slots isn't drafted, so that the uniform numbers of the accept test come in
     # twos and that of the next token alone.
-    def first_token(token, accept_uniform, next_uniform):
+    def first_and_second(p, q, after, token, accept_uniform, next_uniform):
         uniform = lambda key, size: jnp.full(size, accept_uniform if size > 1 else next_uniform)
         target = Rows(*[jnp.stack([p, after, after])] * 2)
         with mock.patch.object(verification, "uniforms", uniform):
@@ -72,23 +74,24 @@ def _rounds(rule, args, p, q, after, tokens, accept_uniforms, next_uniforms):
             n, next_token = rule(target, drafted, jax.random.key(0), **args)
         return jnp.where(n > 0, token, next_token), jnp.where(n > 0, next_token, -1)
 
-    return jax.vmap(first_token)(tokens, accept_uniforms, next_uniforms)
+    return jax.vmap(first_and_second)(p, q, after, tokens, accept_uniforms, next_uniforms)
 
 
 def rounds(rule, p, q, after, tokens, accept_uniforms, next_uniforms):
     """One draft from q, tested against p, then `after`: (first token [N], second or -1 [N])."""
     args = getattr(rule, "keywords", {})
+    rows = [np.broadcast_to(np.asarray(row, np.float32), (NUM_ROUNDS, 3)) for row in (p, q, after)]
     numbers = [np.resize(x, NUM_ROUNDS) for x in (tokens, accept_uniforms, next_uniforms)]
-    found = _rounds(getattr(rule, "func", rule), args, p, q, after, *numbers)
+    found = _rounds(getattr(rule, "func", rule), args, *rows, *numbers)
     return [np.asarray(ids) for ids in found]
 
 
 def enumerated_law(rule, p, q, after=P):
     """The law of the first token over drafts x ~ q and a grid of uniforms; of the second, too."""
-    grid = (np.arange(100, dtype=np.float32) + 0.5) / 100
+    grid = (np.arange(GRID, dtype=np.float32) + 0.5) / GRID
     tokens, accept, choose = (a.ravel() for a in np.meshgrid(np.arange(3), grid, grid))
     first, second = rounds(rule, p, q, after, tokens, accept, choose)
-    weights = np.asarray(q)[tokens] / len(grid) ** 2
+    weights = np.asarray(q)[tokens] / GRID**2
     was_accepted = second >= 0
     law = np.bincount(first, weights, minlength=3)
     return law, np.bincount(second[was_accepted], weights[was_accepted], minlength=3)
@@ -106,24 +109,24 @@ def test_reference_triple():
 def test_output_law_of_the_triple_is_p():
     """B04: with the residual replaced by p it would be [.28, .5, .22]."""
     law, bonus = enumerated_law(verify_sampling, P, Q)
-    np.testing.assert_allclose(law, P, atol=0.005)
+    np.testing.assert_allclose(law, P, atol=0.008)
     # The token after an accepted one comes from p itself, independently: alpha * its law.
-    np.testing.assert_allclose(bonus, 0.6 * P, atol=0.005)
+    np.testing.assert_allclose(bonus, 0.6 * P, atol=0.008)
 
 
 def test_argmax_draft_needs_a_one_hot_q():
     """B01: then the law is p again, and acceptance p[argmax q]."""
     q = one_hot(0)
     assert float(overlap(P, q)) == pytest.approx(0.2)
-    np.testing.assert_allclose(enumerated_law(verify_sampling, P, q)[0], P, atol=0.005)
+    np.testing.assert_allclose(enumerated_law(verify_sampling, P, q)[0], P, atol=0.008)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_output_law_is_p_for_random_rows(seed):
     p, q, after = np.random.default_rng(seed).dirichlet([0.5] * 3, 3).astype(np.float32)
     law, bonus = enumerated_law(verify_sampling, p, q, after)
-    np.testing.assert_allclose(law, p, atol=0.011)
-    np.testing.assert_allclose(bonus, np.minimum(p, q).sum() * after, atol=0.011)
+    np.testing.assert_allclose(law, p, atol=0.016)
+    np.testing.assert_allclose(bonus, np.minimum(p, q).sum() * after, atol=0.016)
 
 
 def test_output_law_is_p_by_algebra():
@@ -244,31 +247,36 @@ def test_an_empty_residual_is_p():
 
 
 def near_rows():
-    """(p, q) equal or equal but for one ulp, over both directions and every entry."""
+    """(p, q) equal or equal but for one ulp, over both directions and every entry: [M, 3] each."""
     cold = sampling.adjusted_probs(jnp.array([8, 7.99999, 0]), sampling.settings(0.01))
     greedy = sampling.adjusted_probs(jnp.array([8, 7.99999, 0]), sampling.settings(0))
-    for p in (P, Q, cold, greedy):
-        yield p, p
-        for i in range(3):
-            for towards in (0.0, 1.0):
-                yield p, p.at[i].set(jnp.nextafter(p[i], jnp.float32(towards)))
+    pairs = []
+    for p in map(np.asarray, (P, Q, cold, greedy)):
+        pairs.append((p, p))
+        for i, towards in itertools.product(range(3), (0, 1)):
+            q = p.copy()
+            q[i] = np.nextafter(p[i], np.float32(towards))
+            pairs.append((p, q))
+    return np.array(pairs).swapaxes(0, 1)
 
 
 def test_rows_equal_to_one_ulp_give_neither_nan_nor_an_impossible_id():
-    """B06: 30 000 rounds for each pair of rows, the largest and least uniforms included."""
-    extremes = np.array([0, 2**-24, 0.5, 1 - 2**-23, 1 - 2**-24], np.float32)
+    """B06: 12 288 rounds, the largest and least uniforms among them."""
     rng = np.random.default_rng(0)
-    for p, q in near_rows():
-        residual = residual_probs(p, q)
-        assert np.isfinite(residual).all() and float(residual.sum()) == pytest.approx(1, abs=1e-5)
-        numbers = np.append(extremes, rng.random(20).astype(np.float32))
-        tokens = rng.choice(np.flatnonzero(q > 1e-30), NUM_ROUNDS)
-        uniforms = rng.choice(numbers, (2, NUM_ROUNDS))
-        first, second = rounds(verify_sampling, p, q, P, tokens, *uniforms)
-        assert (first >= 0).all() and (first < 3).all() and (second < 3).all()
-        assert (np.asarray(p)[first] > 0).all()
-        if np.array_equal(p, q):
-            assert (second >= 0).all(), "a draft of identical rows was rejected"
+    p, q = near_rows()
+    residual = np.asarray(residual_probs(p, q))
+    np.testing.assert_allclose(residual.sum(-1), 1, atol=1e-6)
+    assert (residual >= 0).all() and (residual[p == 0] == 0).all()
+    which = rng.integers(0, len(p), NUM_ROUNDS)
+    p, q = p[which], q[which]
+    tokens = np.array([rng.choice(np.flatnonzero(row > 1e-30)) for row in q])
+    numbers = np.array([0, 2**-24, 0.5, 1 - 2**-23, 1 - 2**-24, *rng.random(20)], np.float32)
+    uniforms = rng.choice(numbers, (2, NUM_ROUNDS))
+    first, second = rounds(verify_sampling, p, q, P, tokens, *uniforms)
+    assert (first >= 0).all() and (first < 3).all() and (second < 3).all()
+    assert (np.take_along_axis(p, first[:, None], axis=1) > 0).all()
+    is_equal = (p == q).all(-1)
+    assert (second[is_equal] >= 0).all(), "a draft of identical rows was rejected"
 
 
 # --- lenience --------------------------------------------------------------------------------
@@ -284,8 +292,8 @@ def test_lenient_acceptance_by_hand():
 def test_lenient_law_by_hand():
     """[.4, .3 + .2 * .5, .1 + .2 * .5]: the first reaches its bound .2 / .5."""
     law, bonus = enumerated_law(lenient_sampling(0.5), P, Q)
-    np.testing.assert_allclose(law, [0.4, 0.4, 0.2], atol=0.005)
-    np.testing.assert_allclose(bonus, 0.8 * P, atol=0.005)
+    np.testing.assert_allclose(law, [0.4, 0.4, 0.2], atol=0.008)
+    np.testing.assert_allclose(bonus, 0.8 * P, atol=0.008)
 
 
 @pytest.mark.parametrize("lenience", [0.1, 0.5, 0.9])
@@ -293,7 +301,7 @@ def test_no_token_gets_more_than_p_over_lenience(lenience):
     for seed in range(4):
         p, q = np.random.default_rng(seed).dirichlet([0.4] * 3, 2).astype(np.float32)
         law, _ = enumerated_law(lenient_sampling(lenience), p, q)
-        assert (law <= p / lenience + 0.01).all(), (law, p)
+        assert (law <= p / lenience + 0.016).all(), (law, p)
         assert law.sum() == pytest.approx(1, abs=1e-4)
 
 

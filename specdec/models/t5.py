@@ -207,6 +207,11 @@ def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) 
     )
 
 
+def _dropout(config: T5Config) -> nn.Dropout:
+    # One mask for all positions of a row, as t5x has it: random numbers cost much on a CPU.
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))
+
+
 class Attention(nn.Module):
     """Multi-head attention whose keys and values are handed in. No 1/sqrt(K): T5 learns it."""
 
@@ -255,7 +260,7 @@ class FeedForward(nn.Module):
             hidden = gate * _dense(config, config.d_ff, name="wi_1")(x)
         else:
             hidden = nn.relu(_dense(config, config.d_ff, name="wi")(x))
-        hidden = nn.Dropout(config.dropout_rate)(hidden, deterministic=deterministic)
+        hidden = _dropout(config)(hidden, deterministic=deterministic)
         return _dense(config, config.d_model, name="wo")(hidden)
 
 
@@ -268,7 +273,7 @@ class EncoderLayer(nn.Module):
         self.attention = Attention(config)
         self.pre_mlp_layer_norm = RMSNorm(config.dtype)
         self.mlp = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout_rate)
+        self.dropout = _dropout(config)
 
     def __call__(self, x: jax.Array, bias: jax.Array, deterministic: bool = True) -> jax.Array:
         normed = self.pre_attention_layer_norm(x)
@@ -289,7 +294,7 @@ class DecoderLayer(nn.Module):
         self.encoder_decoder_attention = Attention(config)
         self.pre_mlp_layer_norm = RMSNorm(config.dtype)
         self.mlp = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout_rate)
+        self.dropout = _dropout(config)
 
     def cross_keys_values(self, encoded: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.encoder_decoder_attention.keys_values(encoded)
@@ -334,7 +339,7 @@ class Encoder(nn.Module):
         self.relpos_bias = RelativePositionBias(config, bidirectional=True)
         self.layers = [EncoderLayer(config) for _ in range(config.num_encoder_layers)]
         self.encoder_norm = RMSNorm(config.dtype)
-        self.dropout = nn.Dropout(config.dropout_rate)
+        self.dropout = _dropout(config)
 
     def __call__(self, x: jax.Array, lengths: jax.Array, deterministic: bool = True) -> jax.Array:
         """x [B, E, D] embedded tokens, lengths [B] -> [B, E, D]."""
@@ -368,7 +373,7 @@ class Decoder(nn.Module):
         self.relpos_bias = RelativePositionBias(config, bidirectional=False)
         self.layers = [DecoderLayer(config) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = RMSNorm(config.dtype)
-        self.dropout = nn.Dropout(config.dropout_rate)
+        self.dropout = _dropout(config)
         if not config.tied:
             self.logits_dense = LogitsDense(config)
 
