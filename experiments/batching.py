@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.data import Examples
-from experiments.vocabulary import PAD_ID, START_ID
+from specdec.vocabulary import PAD_ID, START_ID
 
 
 class Batch(NamedTuple):

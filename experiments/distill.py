@@ -17,9 +17,9 @@ import jax
 from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
-from experiments.vocabulary import Vocabulary
 from specdec.checkpoints import native
 from specdec.models.t5 import T5, T5Config
+from specdec.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)

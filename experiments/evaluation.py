@@ -3,23 +3,26 @@
 Dimensions: B batch, E encoder length, L output length.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import sacrebleu
-from jax import lax
 
 from experiments.batching import Batch, Buckets, make_batch, plan_in_order
 from experiments.data import Examples
 from experiments.distill import Target
 from experiments.reporting import Metrics
 from experiments.update import Updater
-from experiments.vocabulary import EOS_ID, START_ID, Vocabulary
-from specdec.models.t5 import T5, T5Config
+from specdec.autoregressive import autoregressive_decode
+from specdec.config import SpecConfig
+from specdec.models.t5 import T5, T5Cache, T5Config, T5LanguageModel
+from specdec.sampling import settings
+from specdec.vocabulary import EOS_ID, START_ID, Vocabulary
 
 _ROWS = 32  # a decoding batch
 
@@ -106,7 +109,21 @@ def _jitted_encode(params, inputs, lengths, *, config):
     return T5(config).apply({"params": params}, inputs, lengths, method="encode")
 
 
-@functools.partial(jax.jit, static_argnames=("config", "max_length", "num_ids"))
+class _Encoded(NamedTuple):
+    """Encoder output as the inputs of a model: [B, E, D], [B]."""
+
+    encoded: jax.Array
+    lengths: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _OverEncoded(T5LanguageModel):
+    """A T5 whose inputs have been encoded, by itself or by the target that it reads."""
+
+    def init_cache(self, params: Any, inputs: _Encoded, cache_length: int) -> T5Cache:
+        return self.init_cache_over(params, *inputs, cache_length)
+
+
 def greedy(
     params: Any,
     encoded: jax.Array,
@@ -116,27 +133,16 @@ def greedy(
     max_length: int,
     num_ids: int,
 ) -> jax.Array:
-    """Most likely tokens one by one: encoded [B, E, D] -> [B, L], end-of-sequence ids at the end.
-
-    Rows without input are done from the start.
-    """
-    model, variables = T5(config), {"params": params}
+    """Most likely tokens one by one: encoded [B, E, D] -> [B, L]. Rows without input get none."""
     num_rows = encoded.shape[0]
-    cache = model.apply(variables, encoded, encoder_lengths, max_length, method="init_cache")
-    tokens = jnp.full((num_rows, max_length), EOS_ID, jnp.int32)
-    newest = jnp.full((num_rows,), START_ID, jnp.int32)
-
-    def is_running(carry):
-        position, _, newest, _ = carry
-        return (position < max_length) & jnp.any(newest != EOS_ID)
-
-    def advance(carry):
-        position, tokens, newest, cache = carry
-        positions = jnp.full((num_rows,), position)
-        logits, cache = model.apply(variables, cache, newest[:, None], positions, method="extend")
-        chosen = jnp.argmax(logits[:, 0, :num_ids], axis=-1).astype(jnp.int32)
-        chosen = jnp.where(newest == EOS_ID, EOS_ID, chosen)
-        return position + 1, tokens.at[:, position].set(chosen), chosen, cache
-
-    newest = jnp.where(encoder_lengths > 0, newest, EOS_ID)
-    return lax.while_loop(is_running, advance, (0, tokens, newest, cache))[1]
+    result = autoregressive_decode(
+        params,
+        _Encoded(encoded, encoder_lengths),
+        jnp.full((num_rows, 1), START_ID),
+        jax.random.split(jax.random.key(0), num_rows),  # not used at temperature 0
+        model=_OverEncoded(config),
+        settings=settings(0),
+        config=SpecConfig(max_new_tokens=max_length, eos_id=EOS_ID, num_ids=num_ids),
+        limits=jnp.where(jnp.asarray(encoder_lengths) > 0, max_length, 0),
+    )
+    return result.tokens

@@ -24,8 +24,8 @@ from experiments.reporting import Meter, Reports, is_due, report_heldout, report
 from experiments.run_state import Checkpoints, Curve, check_identity
 from experiments.top_rows import TopRows, TopRowStore
 from experiments.update import TrainState, Updater, init_params
-from experiments.vocabulary import Vocabulary
 from specdec.checkpoints import native
+from specdec.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

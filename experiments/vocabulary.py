@@ -1,92 +1,16 @@
-"""A SentencePiece vocabulary in T5's id layout, made from the text that a model trains on.
+"""Makes a SentencePiece vocabulary in T5's id layout from the text that a model trains on.
 
-Ids: 0 padding (and decoder start), 1 end of sequence, 2 unknown, then the pieces. There is no
-begin-of-sequence id. Byte fallback spells what no piece covers, so no text becomes unknown.
-
-Embedding tables have `num_rows` rows, the number of pieces rounded up to a multiple of 128: the
-rows beyond the pieces are padding ids, which are never real tokens.
+Byte fallback spells what no piece covers, so no text becomes unknown.
 """
 
-import dataclasses
-import functools
-import hashlib
 import io
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import sentencepiece
 
 from experiments.data import Task, read_pairs
-
-PAD_ID = 0
-START_ID = 0
-EOS_ID = 1
-UNK_ID = 2
-_ROW_MULTIPLE = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class Vocabulary:
-    """A SentencePiece model file with T5's ids.
-
-    Attributes:
-      path: the model file.
-
-    Raises:
-      ValueError: if the file is missing or its special ids are not T5's.
-    """
-
-    path: str
-
-    def __post_init__(self):
-        if not pathlib.Path(self.path).is_file():
-            raise ValueError(
-                f"no vocabulary at {self.path!r}: make one with "
-                "gin_configs/train/ende_vocabulary.gin or correct the path"
-            )
-        ids = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
-        if ids != (PAD_ID, EOS_ID, UNK_ID):
-            raise ValueError(
-                f"vocabulary {self.path!r} has pad, eos, unk = {ids}, T5's are "
-                f"{(PAD_ID, EOS_ID, UNK_ID)}: train it with experiments.vocabulary"
-            )
-
-    @functools.cached_property
-    def processor(self) -> sentencepiece.SentencePieceProcessor:
-        return sentencepiece.SentencePieceProcessor(model_file=self.path)
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """Identifies the vocabulary's content, whatever the file is called."""
-        return hashlib.sha256(pathlib.Path(self.path).read_bytes()).hexdigest()[:16]
-
-    @property
-    def eos_id(self) -> int:
-        return EOS_ID
-
-    @property
-    def num_pieces(self) -> int:
-        """Real ids are 0 .. num_pieces - 1."""
-        return self.processor.get_piece_size()
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the embedding tables, padding ids included."""
-        return -(-self.num_pieces // _ROW_MULTIPLE) * _ROW_MULTIPLE
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without an end-of-sequence id."""
-        return self.processor.encode(list(texts), num_threads=1)
-
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Text of the ids up to the first end-of-sequence id."""
-        kept = []
-        for token in tokens:
-            if token == EOS_ID:
-                break
-            if token < self.num_pieces:
-                kept.append(int(token))
-        return self.processor.decode(kept)
+from specdec.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary
 
 
 def train_vocabulary(

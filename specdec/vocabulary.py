@@ -18,6 +18,9 @@ START_ID = 0
 EOS_ID = 1
 UNK_ID = 2
 
+# Tables have a multiple of this many rows: even tiles, even shards.
+_ROW_MULTIPLE = 128
+
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
@@ -69,6 +72,11 @@ class Vocabulary:
     def num_ids(self) -> int:
         """Real ids are 0 .. num_ids - 1."""
         return self.num_pieces + self.num_extra_ids
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the embedding tables, padding included."""
+        return -(-self.num_ids // _ROW_MULTIPLE) * _ROW_MULTIPLE
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without an end-of-sequence id."""

@@ -33,9 +33,7 @@ def test_log_probs_are_those_of_the_law_and_of_the_model():
     result = pair.plain(checks.keys(3, 1), config, sampling.settings(**how))
     (sequence,) = fakes.sequences(result.tokens, result.lengths)
     for slot, token in enumerate(sequence):
-        logits = fakes.logits_after(
-            np.asarray(pair.params.target), (fakes.START, *sequence[:slot])
-        )
+        logits = fakes.logits_after(np.asarray(pair.params.target), (fakes.START, *sequence[:slot]))
         law = np.log(fakes.standardized(logits, **how)[token])
         assert result.log_probs[0, slot] == pytest.approx(law, abs=1e-4)
         model = np.log(fakes.softmax(logits)[token])

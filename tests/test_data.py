@@ -13,7 +13,8 @@ from experiments.distill import Objective, Stage
 from experiments.losses import LossWeights
 from experiments.optimizers import Schedule
 from experiments.top_rows import TopRows, merged_log_probs
-from experiments.vocabulary import Vocabulary, train_vocabulary
+from experiments.vocabulary import train_vocabulary
+from specdec.vocabulary import Vocabulary
 
 BUCKETS = Buckets((4, 8), slots_per_batch=16)
 

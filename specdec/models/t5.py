@@ -550,12 +550,17 @@ class T5LanguageModel:
     def init_cache(self, params: Any, inputs: EncoderInputs, cache_length: int) -> T5Cache:
         """Runs the encoder; see `LanguageModel`."""
         encoded = self._apply(params, *inputs, method=T5.encode)
-        return self._apply(params, encoded, inputs.lengths, cache_length, method=T5.init_cache)
+        return self.init_cache_over(params, encoded, inputs.lengths, cache_length)
+
+    def init_cache_over(
+        self, params: Any, encoded: jax.Array, lengths: jax.Array, cache_length: int
+    ) -> T5Cache:
+        """A cache over an encoder output [B, E, D] of whatever model."""
+        return self._apply(params, encoded, lengths, cache_length, method=T5.init_cache)
 
     def share_encoder(self, params: Any, cache: T5Cache, cache_length: int) -> T5Cache:
         """A cache over the encoder output that another T5's cache holds."""
-        encoded, lengths = cache.encoded, cache.encoder_lengths
-        return self._apply(params, encoded, lengths, cache_length, method=T5.init_cache)
+        return self.init_cache_over(params, cache.encoded, cache.encoder_lengths, cache_length)
 
     def extend(self, params: Any, cache: T5Cache, tokens: jax.Array, positions: jax.Array):
         """See `LanguageModel`."""
