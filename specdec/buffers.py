@@ -11,32 +11,39 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def write_at(buffer: jax.Array, block: jax.Array, positions: jax.Array) -> jax.Array:
+def write_at(
+    buffer: jax.Array, block: jax.Array, positions: jax.Array, *, axis: int = 1
+) -> jax.Array:
     """Overwrites `buffer[b, positions[b] + t]` with `block[b, t]`.
 
     Example: buffer [[0, 0, 0, 0]], block [[7, 8]], positions [1] -> [[0, 7, 8, 0]].
 
     Args:
-      buffer: [B, L, ...].
-      block: [B, T, ...], T <= L.
+      buffer: [B, L, ...], or with the slots along another axis.
+      block: [B, T, ...] likewise, T <= L.
       positions: [B] int32. The caller keeps positions + T <= L: `dynamic_update_slice` would
         clamp silently, which is why the loops check their buffer lengths at trace time.
+      axis: of the slots.
 
     Returns:
-      The buffer with the block written, [B, L, ...].
+      The buffer with the block written.
 
     Raises:
       ValueError: if the block is longer than the buffer.
     """
-    if block.shape[1] > buffer.shape[1]:
-        raise ValueError(f"a block of {block.shape[1]} does not fit a buffer of {buffer.shape[1]}")
+    if block.shape[axis] > buffer.shape[axis]:
+        raise ValueError(
+            f"a block of {block.shape[axis]} does not fit a buffer of {buffer.shape[axis]}"
+        )
     block = block.astype(buffer.dtype)
     if buffer.shape[0] == 1:
         # One row: a plain slice update, which XLA does in place. Batched, it becomes a scatter.
-        return lax.dynamic_update_slice_in_dim(buffer, block, positions[0], axis=1)
-    return jax.vmap(
-        lambda row, values, start: lax.dynamic_update_slice_in_dim(row, values, start, 0)
-    )(buffer, block, positions)
+        return lax.dynamic_update_slice_in_dim(buffer, block, positions[0], axis)
+
+    def write_row(row, values, start):
+        return lax.dynamic_update_slice_in_dim(row, values, start, axis - 1)
+
+    return jax.vmap(write_row)(buffer, block, positions)
 
 
 def read_at(buffer: jax.Array, positions: jax.Array, length: int) -> jax.Array:

@@ -152,8 +152,9 @@ def _kept(logits: jax.Array, settings: Settings) -> jax.Array:
     if settings.top_p is not None:
         probs = jax.nn.softmax(jnp.where(keep, descending, -jnp.inf), axis=-1)
         mass_before = jnp.cumsum(probs, axis=-1) - probs
-        # Rounding may leave the first token a mass before it; it always stays.
-        keep &= (mass_before < settings.top_p).at[..., 0].set(True)
+        # The first token always stays. At top_p = 1 all do: a rounded sum may reach 1 too early.
+        is_short = (mass_before < settings.top_p) | (settings.top_p >= 1)
+        keep &= is_short.at[..., 0].set(True)
     return jnp.put_along_axis(jnp.zeros_like(keep), order, keep, axis=-1, inplace=False)
 
 
@@ -163,7 +164,8 @@ def argmax(x: jax.Array) -> jax.Array:
     Two reductions that vectorise; XLA's own argmax carries pairs and takes thirty times as long on
     a CPU, longer than a run of a small draft.
     """
-    return first_true(x == x.max(-1, keepdims=True)).astype(jnp.int32)
+    first = first_true(x == x.max(-1, keepdims=True))
+    return jnp.minimum(first, x.shape[-1] - 1).astype(jnp.int32)  # a row of NaN has no largest
 
 
 # Width of the blocks in which `sample` looks for its token.
@@ -187,11 +189,12 @@ def sample(probs: jax.Array, uniform: jax.Array) -> jax.Array:
     Returns:
       [] int32.
     """
-    blocks = jnp.pad(probs, (0, -probs.shape[0] % _BLOCK)).reshape(-1, _BLOCK)
+    width = min(_BLOCK, probs.shape[0])
+    blocks = jnp.pad(probs, (0, -probs.shape[0] % width)).reshape(-1, width)
     masses = blocks.sum(-1)
     block, rest = _passing(masses, uniform * masses.sum())
     slot, _ = _passing(blocks[block], rest)
-    return (block * _BLOCK + slot).astype(jnp.int32)
+    return (block * width + slot).astype(jnp.int32)
 
 
 def _passing(masses: jax.Array, threshold: jax.Array) -> tuple[jax.Array, jax.Array]:

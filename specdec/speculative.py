@@ -140,16 +140,23 @@ def speculative_decode(
         settings=settings,
         config=config,
         draft_settings=draft_settings or settings,
-        # A Partial is a pytree: the rule is static, what is bound to it (lenience) traced.
-        verify_fn=jax.tree_util.Partial(verify_fn or default_rule(settings)),
+        verify_fn=as_pytree(verify_fn or default_rule(settings)),
         prompt_lengths=prompt_lengths,
-        limits=limits,
+        limits=None if limits is None else jnp.asarray(limits, jnp.int32),
     )
 
 
 def default_rule(settings: Settings) -> Callable:
     """The exact rule for the settings' temperature."""
     return verify_greedy if settings.temperature is None else verify_sampling
+
+
+def as_pytree(rule: Callable) -> jax.tree_util.Partial:
+    """A rule to be passed into jit: itself static, what is bound to it (lenience) traced.
+
+    A Partial stays as it is: inside another its arguments would be static, too.
+    """
+    return rule if isinstance(rule, jax.tree_util.Partial) else jax.tree_util.Partial(rule)
 
 
 @partial(jax.jit, static_argnames=("target", "drafter", "config"))

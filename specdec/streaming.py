@@ -17,6 +17,7 @@ from specdec.speculative import (
     PairParams,
     SpecState,
     StepInfo,
+    as_pytree,
     default_rule,
     init_state,
     speculative_step,
@@ -53,7 +54,7 @@ def speculative_rounds(
     state = _init(
         params, inputs, prompt, keys, prompt_lengths=prompt_lengths, limits=limits, **models
     )
-    rule = jax.tree_util.Partial(verify_fn or default_rule(settings))
+    rule = as_pytree(verify_fn or default_rule(settings))
     while bool(jnp.any(state.generation.running)):
         state, info = _step(
             state,

@@ -92,7 +92,7 @@ def verify_lenient_sampling(
 
     The paper doesn't name the residual. norm(max(0, p - q)) is the gentler of the two natural
     choices: where q <= p no token gets more than p(x), elsewhere it gets min(p(x) / l, q(x)); so
-    P(x | prefix) <= p(x | prefix) / l.
+    P(x | prefix) <= p(x | prefix) / l. (The log-probabilities that a run reports are still p's.)
     """
     gamma = proposal.tokens.shape[0]
     accept_key, next_key = jax.random.split(key)
@@ -151,7 +151,7 @@ def _num_accepted(accepted: jax.Array, num_drafted: jax.Array) -> jax.Array:
 
 def _drafted_row(proposal: Proposal, n: jax.Array) -> jax.Array:
     """Row n of q, or zeros where nothing was drafted: [V]."""
-    q = jnp.concatenate([proposal.probs, jnp.zeros_like(proposal.probs[:1])])
+    q = jnp.pad(proposal.probs, [(0, 1), (0, 0)])
     return jnp.where(n < proposal.num_drafted, q[n], 0.0)
 
 

@@ -46,8 +46,8 @@ def encoder_inputs(lengths=(7, 12, 4), width=12, seed=0):
 
 def spoil(cache, positions, value):
     """Puts a value in all self-attention slots at and beyond positions."""
-    num_slots = cache.layers[0].keys.shape[1]
-    is_beyond = (np.arange(num_slots) >= positions[:, None])[:, :, None, None]
+    num_slots = cache.layers[0].keys.shape[2]
+    is_beyond = (np.arange(num_slots) >= positions[:, None])[:, None, :, None]
 
     def spoilt(layer):
         keys, values = (jnp.where(is_beyond, value, x) for x in (layer.keys, layer.values))

@@ -91,8 +91,8 @@ class LayerCache:
     """Keys and values of one decoder layer.
 
     Attributes:
-      keys, values: [B, S, H, K] of the decoder's own tokens.
-      cross_keys, cross_values: [B, E, H, K], computed once per request.
+      keys, values: [B, H, S, K] of the decoder's own tokens.
+      cross_keys, cross_values: [B, H, E, K], computed once per request.
     """
 
     keys: jax.Array
@@ -227,17 +227,15 @@ class Attention(nn.Module):
         self.out = _dense(config, config.d_model)
 
     def keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [B, S, D] -> keys, values [B, S, H, K]."""
-        shape = (*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        return self.key(x).reshape(shape), self.value(x).reshape(shape)
+        """x [B, S, D] -> keys, values [B, H, S, K]. Heads first: attention then copies nothing."""
+        return self._by_head(self.key(x)), self._by_head(self.value(x))
 
     def __call__(self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array):
-        """x [B, T, D], keys and values [B, S, H, K], bias broadcasting to [B, H, T, S] -> x."""
+        """x [B, T, D], keys and values [B, H, S, K], bias broadcasting to [B, H, T, S] -> x."""
         config = self.config
-        query = self.query(x).reshape(*x.shape[:2], config.num_heads, config.head_dim)
         scores = jnp.einsum(
-            "bthk,bshk->bhts",
-            query,
+            "bhtk,bhsk->bhts",
+            self._by_head(self.query(x)),
             keys,
             precision=config.precision,
             preferred_element_type=jnp.float32,
@@ -245,8 +243,13 @@ class Attention(nn.Module):
         # Replaced, not lowered: an invisible key may hold NaN, and NaN - 1e10 is NaN.
         scores = jnp.where(bias > _MASKED, scores + bias, _MASKED)
         weights = nn.softmax(scores, axis=-1).astype(config.dtype)
-        mixed = jnp.einsum("bhts,bshk->bthk", weights, values, precision=config.precision)
+        mixed = jnp.einsum("bhts,bhsk->bthk", weights, values, precision=config.precision)
         return self.out(mixed.reshape(*x.shape[:2], -1))
+
+    def _by_head(self, x: jax.Array) -> jax.Array:
+        """[B, S, H * K] -> [B, H, S, K]."""
+        x = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
+        return jnp.swapaxes(x, 1, 2)
 
 
 class FeedForward(nn.Module):
@@ -312,12 +315,12 @@ class DecoderLayer(nn.Module):
         normed = self.pre_self_attention_layer_norm(x)
         block_keys, block_values = self.self_attention.keys_values(normed)
         cache = cache.replace(
-            keys=write_at(cache.keys, block_keys, positions),
-            values=write_at(cache.values, block_values, positions),
+            keys=write_at(cache.keys, block_keys, positions, axis=2),
+            values=write_at(cache.values, block_values, positions, axis=2),
         )
         # The weight of a slot beyond the block is 0, but 0 * NaN is NaN: blank what lies there.
-        filled = prefix_mask(positions + x.shape[1], cache.values.shape[1])[:, :, None, None]
-        values = jnp.where(filled, cache.values, 0)
+        filled = prefix_mask(positions + x.shape[1], cache.values.shape[2])
+        values = jnp.where(filled[:, None, :, None], cache.values, 0)
         attended = self.self_attention(normed, cache.keys, values, self_bias)
         x = x + self.dropout(attended, deterministic=deterministic)
 
@@ -379,7 +382,7 @@ class Decoder(nn.Module):
 
     def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
         config = self.config
-        shape = (encoded.shape[0], size, config.num_heads, config.head_dim)
+        shape = (encoded.shape[0], config.num_heads, size, config.head_dim)
         layers = []
         for layer in self.layers:
             empty = jnp.zeros(shape, config.dtype)
@@ -391,7 +394,7 @@ class Decoder(nn.Module):
         self, x: jax.Array, cache: T5Cache, positions: jax.Array, deterministic: bool = True
     ) -> tuple[jax.Array, T5Cache]:
         """x [B, T, D] embedded tokens at positions [B] -> normed x [B, T, D], cache."""
-        distance = distances(positions, x.shape[1], cache.layers[0].keys.shape[1])
+        distance = distances(positions, x.shape[1], cache.layers[0].keys.shape[2])
         self_bias = causal_bias(cache.bias_by_distance, distance)
         visible = prefix_mask(cache.encoder_lengths, cache.encoded.shape[1])
         cross_bias = jnp.where(visible, 0.0, _MASKED)[:, None, None, :]
