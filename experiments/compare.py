@@ -21,6 +21,7 @@ from rich.table import Table
 
 from experiments import records
 from experiments.data import Task, read_pairs
+from experiments.run import Failed
 from specdec import compilation, identity, metrics, theory, timing
 from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _TABLE_WIDTH = 140
 
 
-class NotIdentical(RuntimeError):
+class NotIdentical(Failed):
     """Greedy outputs differ by more than rounding: a bug."""
 
 

@@ -27,6 +27,10 @@ class BadInput(ValueError):
     """A fault of the command line or of the configuration, told in one line."""
 
 
+class Failed(RuntimeError):
+    """An experiment's verdict that something is wrong, told in one line."""
+
+
 def execute(output_dir: str, *, experiment: Callable[[str], None]) -> None:
     """What a gin file configures: the experiment to call."""
     experiment(output_dir)
@@ -136,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
             settings.gin_search_paths,
             settings.output_dir,
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, Failed) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
     return 0

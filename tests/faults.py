@@ -92,6 +92,9 @@ def accepted_without_prefix(patch):
 class StaleTableModel(fakes.TableModel):
     """Sees two slots beyond each query: what rejected drafts left there."""
 
+    def init_cache(self, params, inputs, cache_length):
+        return super().init_cache(params, inputs, cache_length + 2)
+
     def extend(self, params, cache, tokens, positions):
         padded = jnp.pad(tokens, [(0, 0), (0, 2)])
         stale = read_at(cache.tokens, positions + tokens.shape[1], 2)
@@ -167,6 +170,21 @@ def one_key_for_drafting_and_verifying(patch):
     patch.setattr(speculative, "_round_keys", round_keys)
 
 
+def one_key_for_all_drafts(patch):
+    """Every draft of a round is drawn with the first one's key."""
+    right = model_drafter.sample_rows
+    first = []
+
+    def sample_rows(probs, settings, keys):
+        # A trace draws twice: the first draft, then the scan's body with the rest.
+        if first:
+            return right(probs, settings, first.pop())
+        first.append(keys)
+        return right(probs, settings, keys)
+
+    patch.setattr(model_drafter, "sample_rows", sample_rows)
+
+
 # Which checks are expected to catch which fault: the numbers of `checks`.
 FAULTS = {
     residual_swapped: (1, 3),
@@ -177,12 +195,13 @@ FAULTS = {
     target_row_off_by_one: (2, 3, 4),
     bonus_from_the_wrong_row: (2, 3),
     accepted_without_prefix: (2, 3),
-    stale_slots_attended: (2, 3),
+    stale_slots_attended: (2, 3, 4, 5),
     draft_cache_misses_its_last_token: (5,),
-    no_slack_in_the_buffer: (2,),
+    no_slack_in_the_buffer: (2, 3),
     position_bias_without_offset: (2,),
     accept_on_less_or_equal: (1,),
     eos_dropped: (2, 3),
     rows_advance_by_the_batch_minimum: (2,),
-    one_key_for_drafting_and_verifying: (3, 6),
+    one_key_for_drafting_and_verifying: (3,),
+    one_key_for_all_drafts: (6, 3),
 }
