@@ -1,0 +1,1 @@
+"""Scripts around the library: training, measurements, corpora. Gin and data live here."""

@@ -1,0 +1,1 @@
+"""Checkpoints: `native` is our own form, `huggingface` reads the public ones."""
