@@ -8,9 +8,10 @@ included, so that a round of the speculative loop costs gamma c + r.
 Dimensions: B batch, P prompt length, G gamma.
 """
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,14 +35,16 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def interleaved(functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+def interleaved(
+    functions: Mapping[Hashable, Callable[[], Any]], repeats: int
+) -> dict[Hashable, list[float]]:
     """Seconds of each function in `repeats` rounds A B C, A B C ..., after one call each apart.
 
     So a machine that slows down slows all of them, and compiling is in none of the times.
     """
     for function in functions.values():
         timed(function)
-    times: dict[str, list[float]] = {name: [] for name in functions}
+    times: dict[Hashable, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
             times[name].append(timed(function)[0])
@@ -66,21 +69,36 @@ def step_costs(
 
     Args:
       params: PairParams; inputs, prompt, keys, target, drafter, settings, config as for decoding.
-      num_steps: links of a chain, at most max_new_tokens.
+      num_steps: links of the shorter chain; the longer has twice as many.
       repeats: of the interleaved measurement; medians are taken.
 
     Returns:
       target_seconds: one target run over one token, with sampling; c: a run of the draft; r: a run
       of the target over gamma + 1 tokens, with the verdict.
     """
-    num_steps = min(num_steps, config.max_new_tokens)
+    lengths = (num_steps, 2 * num_steps)
+    # Chains write one slot a link, whatever the run itself may generate.
+    config = dataclasses.replace(
+        config, max_new_tokens=max(config.max_new_tokens, lengths[1]), cache_length=None
+    )
     request = (params, inputs, prompt, keys)
-    static = dict(target=target, drafter=drafter, config=config, num_steps=num_steps)
+    models = dict(target=target, drafter=drafter, config=config)
     dynamic = dict(settings=settings, draft_settings=draft_settings or settings)
     chains = {"target": _target_chain, "draft": _draft_chain, "verify": _verify_chain}
-    run = {name: partial(chain, *request, **static, **dynamic) for name, chain in chains.items()}
+    run = {
+        (name, length): partial(chain, *request, num_steps=length, **models, **dynamic)
+        for name, chain in chains.items()
+        for length in lengths
+    }
     times = interleaved(run, repeats)
-    seconds = {name: statistics.median(values) / num_steps for name, values in times.items()}
+    # Encoders and the call itself are in both lengths alike: the difference is links only.
+    seconds = {
+        name: statistics.median(
+            (long - short) / num_steps
+            for short, long in zip(*(times[name, length] for length in lengths), strict=True)
+        )
+        for name in chains
+    }
     per_draft = seconds["draft"] / config.gamma if config.gamma else 0.0
     return {
         "target_seconds": seconds["target"],
