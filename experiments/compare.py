@@ -90,6 +90,19 @@ def compare(
     if not sentences:
         raise ValueError(f"no sentences in {task.path!r}")
     pair.inputs([text for text, _ in sentences])  # refuses what doesn't fit the buckets
+    records.claim(
+        output_dir,
+        experiment=name,
+        target=target,
+        draft=draft,
+        vocabulary=vocabulary,
+        task=dataclasses.asdict(task),
+        temperatures=temperatures,
+        gamma=gamma,
+        max_new_tokens=max_new_tokens,
+        num_sentences=num_sentences,
+        seed=seed,
+    )
     records.write_environment(output_dir)
     for text, _ in sentences[:num_traced]:
         rich.print(f"[bold]{text}[/bold]")

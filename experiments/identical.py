@@ -42,6 +42,18 @@ def check(
     configs = {g: pair.config(gamma=g, max_new_tokens=max_new_tokens) for g in gammas}
     texts = [text for text, _ in read_pairs(task)][:num_sentences]
     batches = list(_batches(pair, texts, batch_size))
+    records.claim(
+        output_dir,
+        experiment="identical",
+        target=target,
+        draft=draft,
+        vocabulary=vocabulary,
+        task=dataclasses.asdict(task),
+        gammas=gammas,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        num_sentences=num_sentences,
+    )
     records.write_environment(output_dir)
     greedy = settings(0)
     began = time.monotonic()

@@ -13,6 +13,30 @@ import jax
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "optax", "specdec")
 
 
+def claim(output_dir: str, **configuration: Any) -> None:
+    """Makes sure that a folder's records are all of one configuration, kept as its run.json.
+
+    Raises:
+      ValueError: naming the settings that differ from those of the records that lie there.
+    """
+    path = pathlib.Path(output_dir) / "run.json"
+    wanted = json.loads(json.dumps(configuration, default=str))
+    if path.exists():
+        there = json.loads(path.read_text())
+        names = sorted(
+            name for name in there.keys() | wanted if there.get(name) != wanted.get(name)
+        )
+        if names:
+            differing = ", ".join(
+                f"{name} {there.get(name)!r} there, {wanted.get(name)!r} here" for name in names
+            )
+            raise ValueError(
+                f"output_dir={output_dir!r} holds records of another configuration ({differing}): "
+                "choose another folder"
+            )
+    path.write_text(json.dumps(wanted, indent=2) + "\n")
+
+
 def append(output_dir: str, record: dict[str, Any]) -> None:
     """Adds a line to records.jsonl; on disk when this returns. NaN is written as null."""
     line = json.dumps(_plain(record), allow_nan=False)
