@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +24,8 @@ from experiments import records
 from experiments.data import Task, read_pairs
 from experiments.run import Failed
 from specdec import compilation, identity, metrics, theory, timing
+from specdec.autoregressive import prefill
+from specdec.config import buffer_length
 from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
@@ -180,11 +183,16 @@ def _measure(
 def decode_in_turn(pair: TextPair, texts: Sequence[str], how, config, seed: int) -> Run:
     """Both ways over all texts, one at a time, in turn; who goes first alternates."""
     requests = [pair.request([text], seed + number) for number, text in enumerate(texts)]
+    size = buffer_length(config, prompt_length=1, slack=config.gamma + 1)
     run = {
         "plain": lambda request: pair.plain(request, how, config),
         "fast": lambda request: pair.speculate(request, how, config),
-        "plain_encoder": lambda request: _encode_target(pair, request[0], config),
-        "fast_encoder": lambda request: _encode_both(pair, request, config),
+        "plain_encoder": lambda request: _init_target(
+            pair.params.target, *request[:2], model=pair.target, cache_length=size
+        ),
+        "fast_encoder": lambda request: _init_both(
+            pair.params, *request[:2], target=pair.target, drafter=pair.drafter, cache_length=size
+        ),
     }
     with compilation.counted() as compiles:
         for request in {request[0].tokens.shape: request for request in requests}.values():
@@ -214,37 +222,13 @@ def _say_progress(done: int, total: int, elapsed: float) -> None:
         logger.info("%d/%d sentences, %.0f s left", done, total, left)
 
 
-def _cache_length(config) -> int:
-    return 1 + config.max_new_tokens + config.gamma + 1
+_init_target = partial(jax.jit, static_argnames=("model", "cache_length"))(prefill)
 
 
-def _encode_target(pair: TextPair, inputs, config):
-    return _init_target(pair.params.target, inputs, model=pair.target, size=_cache_length(config))
-
-
-def _encode_both(pair: TextPair, request, config):
-    inputs, prompt, _ = request
-    return _init_both(
-        pair.params,
-        inputs,
-        prompt,
-        target=pair.target,
-        drafter=pair.drafter,
-        size=_cache_length(config),
-    )
-
-
-def _init_target_fn(params, inputs, *, model, size):
-    return model.init_cache(params, inputs, size)
-
-
-def _init_both_fn(params, inputs, prompt, *, target, drafter, size):
-    cache = target.init_cache(params.target, inputs, size)
-    return cache, drafter.init(params.draft, inputs, prompt, cache, cache_length=size)
-
-
-_init_target = jax.jit(_init_target_fn, static_argnames=("model", "size"))
-_init_both = jax.jit(_init_both_fn, static_argnames=("target", "drafter", "size"))
+@partial(jax.jit, static_argnames=("target", "drafter", "cache_length"))
+def _init_both(params, inputs, prompt, *, target, drafter, cache_length):
+    cache = prefill(params.target, inputs, prompt, model=target, cache_length=cache_length)
+    return cache, drafter.init(params.draft, inputs, prompt, cache, cache_length=cache_length)
 
 
 def target_alpha(pair: TextPair, run: Run, how: Settings, config) -> tuple[float, float, int]:
@@ -281,22 +265,11 @@ def _per_token(results: Sequence[Any], seconds: np.ndarray) -> np.ndarray:
 
 
 def _differences(pair: TextPair, run: Run, config) -> list[identity.Difference]:
-    found = []
-    for number, (request, plain, fast) in enumerate(
-        zip(run.requests, run.plain, run.fast, strict=True)
-    ):
-        inputs, prompt, _ = request
-        for one in identity.differences(
-            plain,
-            fast,
-            pair.params.target,
-            inputs,
-            prompt,
-            model=pair.target,
-            num_ids=config.num_ids,
-        ):
-            found.append(dataclasses.replace(one, row=number))
-    return found
+    return [
+        dataclasses.replace(one, row=number)
+        for number, results in enumerate(zip(run.requests, run.plain, run.fast, strict=True))
+        for one in pair.differences(*results, config)
+    ]
 
 
 def _scores(pair: TextPair, run: Run, references: Sequence[str]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import jax
 from experiments import records
 from experiments.compare import NotIdentical
 from experiments.data import Task, read_pairs
-from specdec import identity, metrics
+from specdec import metrics
 from specdec.sampling import settings
 from specdec.text import TextPair, load_pair
 
@@ -61,19 +61,11 @@ def check(
     num_bugs = 0
     for number, (gamma, config) in enumerate(configs.items(), 1):
         fast = [jax.device_get(pair.speculate(one, greedy, config)) for one in batches]
-        found = []
-        for batch, (request, a, b) in enumerate(zip(batches, plain, fast, strict=True)):
-            inputs, prompt, _ = request
-            for one in identity.differences(
-                a,
-                b,
-                pair.params.target,
-                inputs,
-                prompt,
-                model=pair.target,
-                num_ids=config.num_ids,
-            ):
-                found.append({"batch": batch, **dataclasses.asdict(one)})
+        found = [
+            {"batch": batch, **dataclasses.asdict(one)}
+            for batch, results in enumerate(zip(batches, plain, fast, strict=True))
+            for one in pair.differences(*results, config)
+        ]
         bugs = [one for one in found if not one["is_tie"]]
         num_bugs += len(bugs)
         record = {

@@ -63,13 +63,15 @@ def autoregressive_decode(
     """
     num_ids = checked_num_ids(config, model)
     prompt, prompt_lengths, limits = checked_requests(prompt, prompt_lengths, limits, keys, config)
-    size = buffer_length(config, prompt.shape[1], slack=1)
-    cache = prefill(params, inputs, prompt, model=model, cache_length=size)
-    state = PlainState(
-        generation=start(prompt, prompt_lengths, limits, size),
-        cache=cache,
-        keys=keys,
-        num_steps=jnp.zeros_like(limits),
+    state = init_state(
+        params,
+        inputs,
+        prompt,
+        keys,
+        model=model,
+        prompt_lengths=prompt_lengths,
+        limits=limits,
+        cache_length=buffer_length(config, prompt.shape[1], slack=1),
     )
     step = partial(
         plain_step, params=params, model=model, settings=settings, config=config, num_ids=num_ids
@@ -80,6 +82,26 @@ def autoregressive_decode(
         state.num_steps,
         max_new_tokens=config.max_new_tokens,
         pad_id=config.pad_id,
+    )
+
+
+def init_state(
+    params: Params,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    model: LanguageModel,
+    prompt_lengths: jax.Array,
+    limits: jax.Array,
+    cache_length: int,
+) -> PlainState:
+    """The state before the first step: the model has seen the prompt [B, P]."""
+    return PlainState(
+        generation=start(prompt, prompt_lengths, limits, cache_length),
+        cache=prefill(params, inputs, prompt, model=model, cache_length=cache_length),
+        keys=keys,
+        num_steps=jnp.zeros_like(limits),
     )
 
 

@@ -11,6 +11,7 @@ The last two agree within error. The first may differ: betas of neighbouring tok
 and the loop tests a slot only if the drafts before it stood.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -95,13 +96,7 @@ def overlaps_on_tokens(
     Returns:
       [B, N] float32: sum_x min(p, q); NaN beyond the lengths and where nothing was drafted.
     """
-    config = SpecConfig(
-        gamma=1,
-        max_new_tokens=tokens.shape[1],
-        eos_id=config.eos_id,
-        pad_id=config.pad_id,
-        num_ids=config.num_ids,
-    )
+    config = dataclasses.replace(config, gamma=1, max_new_tokens=tokens.shape[1], cache_length=None)
     num_ids = checked_num_ids(config, target, drafter)
     prompt_length, num_slots = prompt.shape[1], tokens.shape[1]
     size = prompt_length + num_slots + 2

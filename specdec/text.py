@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.text import Text
 
-from specdec import compilation, trace
+from specdec import compilation, identity, trace
 from specdec.autoregressive import autoregressive_decode
 from specdec.checkpoints import huggingface, native
 from specdec.checkpoints.strict import CheckpointError
@@ -133,6 +133,21 @@ class TextPair:
         """`autoregressive_decode` of a request, by the target alone."""
         return autoregressive_decode(
             self.params.target, *request, model=self.target, settings=how, config=config, **kwargs
+        )
+
+    def differences(
+        self, request, plain: Decoded, other: Decoded, config: SpecConfig
+    ) -> list[identity.Difference]:
+        """First differences of two greedy results of a request, see `identity`."""
+        inputs, prompt, _ = request
+        return identity.differences(
+            plain,
+            other,
+            self.params.target,
+            inputs,
+            prompt,
+            model=self.target,
+            num_ids=config.num_ids,
         )
 
     def decode(

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from specdec.autoregressive import PlainState, plain_step, prefill
+from specdec.autoregressive import init_state, plain_step, prefill
 from specdec.buffers import write_at
 from specdec.config import SpecConfig, buffer_length, checked_num_ids
 from specdec.generation import start
@@ -120,13 +120,16 @@ def _target_chain(
 ):
     """num_steps plain steps. A row that meets EOS stays where it is; its steps cost the same."""
     del drafter, draft_settings
-    rows, size = prompt.shape[0], _buffer_length(prompt, config)
-    limits = jnp.full(rows, config.max_new_tokens)
-    state = PlainState(
-        generation=start(prompt, jnp.full(rows, prompt.shape[1]), limits, size),
-        cache=prefill(params.target, inputs, prompt, model=target, cache_length=size),
-        keys=keys,
-        num_steps=jnp.zeros(rows, jnp.int32),
+    rows = prompt.shape[0]
+    state = init_state(
+        params.target,
+        inputs,
+        prompt,
+        keys,
+        model=target,
+        prompt_lengths=jnp.full(rows, prompt.shape[1]),
+        limits=jnp.full(rows, config.max_new_tokens),
+        cache_length=_buffer_length(prompt, config),
     )
     step = partial(
         plain_step,
@@ -140,10 +143,9 @@ def _target_chain(
     return state.generation.columns
 
 
-def _contexts(prompt: jax.Array, size: int) -> Context:
-    tokens = jnp.zeros((prompt.shape[0], size), jnp.int32).at[:, : prompt.shape[1]].set(prompt)
+def _context(prompt: jax.Array, size: int) -> Context:
     lengths = jnp.full(prompt.shape[0], prompt.shape[1])
-    return Context(tokens, lengths, lengths)
+    return start(prompt, lengths, lengths, size).context
 
 
 @_chain
@@ -168,7 +170,7 @@ def _draft_chain(
 
     if config.gamma == 0:
         return prompt
-    carry = (_contexts(prompt, size), draft_state, jnp.float32(0))
+    carry = (_context(prompt, size), draft_state, jnp.float32(0))
     context, _, total = lax.fori_loop(0, num_steps, link, carry)
     return context.tokens, total
 
@@ -198,5 +200,5 @@ def _verify_chain(
         return Context(tokens, context.lengths + 1, context.prompt_lengths), cache, drafts
 
     drafts = jnp.zeros((rows, config.gamma), jnp.int32)
-    context, _, _ = lax.fori_loop(0, num_steps, link, (_contexts(prompt, size), cache, drafts))
+    context, _, _ = lax.fori_loop(0, num_steps, link, (_context(prompt, size), cache, drafts))
     return context.tokens

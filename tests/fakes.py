@@ -8,7 +8,6 @@ law over all sequences of a few tokens can be written down exactly.
 """
 
 import dataclasses
-import itertools
 from typing import NamedTuple
 
 import jax
@@ -173,7 +172,3 @@ def chi_square_p_value(counts: dict, law: dict[tuple[int, ...], float]) -> float
     statistic = sum((o - e) ** 2 / e for o, e in cells)
     # The upper tail of chi-square, as a regularised incomplete gamma function.
     return float(jax.scipy.special.gammaincc((len(cells) - 1) / 2, statistic / 2))
-
-
-def all_sequences(vocab_size: int, length: int):
-    return itertools.product(range(vocab_size), repeat=length)
