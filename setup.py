@@ -48,6 +48,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["specdec", "specdec.*", "experiments", "experiments.*"]),
+    package_data={"specdec.kernels": ["*.cc"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

@@ -16,16 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import rich
 import sacrebleu
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from experiments import records
-from experiments.data import Task, read_pairs
+from experiments import comparison_table, records
+from experiments.data import Task, first_pairs
 from experiments.run import Failed
 from specdec import compilation, identity, metrics, theory, timing
 from specdec.autoregressive import prefill
-from specdec.config import buffer_length
+from specdec.config import SpecConfig, buffer_length, check_count
 from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
@@ -64,6 +62,8 @@ def compare(
     task: Task,
     name: str = "compare",
     temperatures: Sequence[float] = (0.0, 1.0),
+    top_k: int = 0,
+    top_p: float = 1.0,
     gamma: int = 5,
     max_new_tokens: int = 128,
     num_sentences: int = 200,
@@ -78,20 +78,26 @@ def compare(
       task: sentences with references, and their prefix.
       name: of the experiment, in the records.
       temperatures: 0 is greedy.
+      top_k, top_p: of target and draft, at temperatures above 0; 0 and 1 are off.
+      gamma: drafts per round.
+      max_new_tokens: most tokens of an output, EOS included.
+      num_sentences: the task's first.
       num_traced: sentences whose rounds are shown, at the first temperature.
+      seed: of the first sentence; the others' follow.
 
     Raises:
       ValueError: for settings and files that make no sense, before anything compiles.
       NotIdentical: if greedy outputs differ by more than rounding.
     """
-    if not temperatures:
-        raise ValueError("temperatures=[]: give at least one")
-    how = {temperature: settings(temperature) for temperature in temperatures}
+    if not temperatures or not isinstance(temperatures, tuple | list):
+        raise ValueError(f"temperatures={temperatures!r}: give a list of at least one, as (0, 1)")
+    filters = dict(top_k=top_k or None, top_p=None if top_p == 1 else top_p)
+    how = {temperature: settings(temperature, **filters) for temperature in temperatures}
+    SpecConfig(gamma=gamma, max_new_tokens=max_new_tokens)  # refuses what makes no sense
+    check_count("num_traced", num_traced, least=0)
+    check_seeds(seed, num_sentences)
+    sentences = first_pairs(task, num_sentences)
     pair = load_pair(target, draft, vocabulary, prefix=task.prefix)
-    pair.config(gamma=gamma, max_new_tokens=max_new_tokens)
-    sentences = list(read_pairs(task))[:num_sentences]
-    if not sentences:
-        raise ValueError(f"no sentences in {task.path!r}")
     pair.inputs([text for text, _ in sentences])  # refuses what doesn't fit the buckets
     records.claim(
         output_dir,
@@ -101,6 +107,7 @@ def compare(
         vocabulary=vocabulary,
         task=dataclasses.asdict(task),
         temperatures=temperatures,
+        **filters,
         gamma=gamma,
         max_new_tokens=max_new_tokens,
         num_sentences=num_sentences,
@@ -110,22 +117,34 @@ def compare(
     for text, _ in sentences[:num_traced]:
         rich.print(f"[bold]{text}[/bold]")
         shown = pair.trace(
-            text, gamma=gamma, temperature=temperatures[0], max_new_tokens=max_new_tokens
+            text,
+            gamma=gamma,
+            temperature=temperatures[0],
+            max_new_tokens=max_new_tokens,
+            **filters,
         )
         rich.print(shown)
 
     rows = []
     for temperature in temperatures:
         row = _measure(pair, sentences, how[temperature], temperature, gamma, max_new_tokens, seed)
-        rows.append(
-            {"experiment": name, "task": task.path, "target": target, "draft": draft, **row}
-        )
+        about = dict(experiment=name, task=task.path, target=target, draft=draft)
+        rows.append({**about, **filters, **row})
         records.append(output_dir, rows[-1])
     # Narrower, it would lose digits; a terminal wraps what it cannot hold.
-    Console(width=max(rich.get_console().width, _TABLE_WIDTH)).print(as_table(rows))
+    Console(width=max(rich.get_console().width, _TABLE_WIDTH)).print(
+        comparison_table.as_table(rows)
+    )
     bugs = sum(len(row["bugs"]) for row in rows)
     if bugs:
         raise NotIdentical(f"{bugs} outputs differ from plain decoding's by more than rounding")
+
+
+def check_seeds(first: int, num: int) -> None:
+    """Raises a ValueError unless `num` seeds from the first on are different keys to JAX."""
+    check_count("seed", first, least=0)
+    if first + num > 2**32:
+        raise ValueError(f"seed={first}: with {num} sentences must be at most {2**32 - num}")
 
 
 def _measure(
@@ -248,12 +267,8 @@ def target_alpha(pair: TextPair, run: Run, how: Settings, config) -> tuple[float
             settings=how,
             config=config,
         )
-        betas.append(np.asarray(found)[~np.isnan(found)])
-    flat = np.concatenate(betas)
-    # Betas of one sentence are correlated, so the error is that of a ratio of sentence sums.
-    mean = flat.mean()
-    residuals = np.array([one.sum() - mean * one.size for one in betas])
-    return float(mean), float(np.sqrt((residuals**2).sum()) / flat.size), int(flat.size)
+        betas.append(np.asarray(found))
+    return metrics.mean_over_rows(betas)
 
 
 def _per_token(results: Sequence[Any], seconds: np.ndarray) -> np.ndarray:
@@ -280,41 +295,3 @@ def _scores(pair: TextPair, run: Run, references: Sequence[str]) -> dict[str, fl
         scores[f"bleu{suffix}"] = sacrebleu.corpus_bleu(texts, [references]).score
         scores[f"chrf{suffix}"] = sacrebleu.corpus_chrf(texts, [references]).score
     return scores
-
-
-def as_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The records as a table to look at, one row a temperature."""
-    columns = {
-        "T": lambda row: f"{row['temperature']:g}",
-        "gamma": lambda row: str(row["gamma"]),
-        "alpha\n ": lambda row: f"{row['alpha']:.3f}",
-        "alpha\nloop": lambda row: f"{row['alpha_loop']:.3f}",
-        "alpha\naccepted": lambda row: f"{row['alpha_accepted']:.3f}",
-        "tokens\nper call": lambda row: f"{row['tokens_per_call']:.2f}",
-        "c": lambda row: f"{row['c']:.3f}",
-        "r": lambda row: f"{row['verify_cost']:.2f}",
-        "speed-up\n[95 % interval]": lambda row: (
-            f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
-        ),
-        "with\nencoders": lambda row: f"{row['speedup_total']:.2f}",
-        "Thm 3.8\nc alone": lambda row: f"{row['expected_speedup_c']:.2f}",
-        "Thm 3.8\nc and r": lambda row: f"{row['expected_speedup']:.2f}",
-        "ac-\ncounted": lambda row: f"{row['accounted_speedup']:.2f}",
-        "BLEU\nplain": lambda row: f"{row['bleu']:.1f}\n{row['bleu_plain']:.1f}",
-        "chrF\nplain": lambda row: f"{row['chrf']:.1f}\n{row['chrf_plain']:.1f}",
-        "identical\nties": _identity_cell,
-    }
-    table = Table(
-        title="Speculative over plain decoding, batch 1", box=box.SIMPLE, padding=(0, 1, 0, 0)
-    )
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(show(row) for show in columns.values()))
-    return table
-
-
-def _identity_cell(row: dict[str, Any]) -> str:
-    if row["identical"] is None:
-        return "-"
-    return f"{row['identical']}/{row['num_examples']}\n{len(row['ties'])}"

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from specdec.config import check_count
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -48,11 +50,16 @@ def read_pairs(task: Task) -> list[tuple[str, str]]:
     """(Input without prefix, output) of each line; lines with an empty side are passed over.
 
     Raises:
-      ValueError: naming file and line where a column is missing.
+      ValueError: naming file and line where a column is missing, or a file that is no text.
     """
     opened = gzip.open if task.path.endswith(".gz") else open
-    with opened(task.path, "rt", encoding="utf-8") as lines:
-        pairs = [pair for pair in _pairs(task, lines) if all(pair)]
+    try:
+        with opened(task.path, "rt", encoding="utf-8") as lines:
+            pairs = [pair for pair in _pairs(task, lines) if all(pair)]
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(
+            f"{task.path!r} can't be read ({error}): make it UTF-8 text, or gzip if it ends in .gz"
+        ) from error
     if 0 < task.limit < len(pairs):
         pairs = [pairs[index] for index in np.linspace(0, len(pairs) - 1, task.limit).astype(int)]
     return pairs
@@ -66,10 +73,26 @@ def _pairs(task: Task, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
         if last_column >= len(fields):
             raise ValueError(
                 f"{task.path}, line {number}: {len(fields)} columns, but column {last_column} "
-                "(counted from 0) is asked for"
+                "(counted from 0) is asked for: mend the line or the task's columns"
             )
         if task.filter_column is None or fields[task.filter_column] == task.filter_value:
             yield fields[columns[0]].strip(), fields[columns[1]].strip()
+
+
+def first_pairs(task: Task, num_sentences: int) -> list[tuple[str, str]]:
+    """The first pairs of a task, or all of them if there are fewer.
+
+    Raises:
+      ValueError: for num_sentences below 1, or a task without pairs.
+    """
+    check_count("num_sentences", num_sentences, least=1)
+    pairs = read_pairs(task)[:num_sentences]
+    if not pairs:
+        raise ValueError(
+            f"no sentences in {task.path!r}: give a file of lines with a source, a tab and a "
+            "reference, none of them empty"
+        )
+    return pairs
 
 
 @dataclasses.dataclass(frozen=True)

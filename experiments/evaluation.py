@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sacrebleu
 
 from experiments.batching import Batch, Buckets, make_batch, plan_in_order
 from experiments.data import Examples
 from experiments.distill import Target
+from experiments.quality import quality
 from experiments.reporting import Metrics
 from experiments.update import Updater
 from specdec.autoregressive import autoregressive_decode
@@ -61,7 +61,7 @@ def translation_scores(
     vocabulary: Vocabulary,
     max_length: int,
 ) -> Metrics:
-    """BLEU, chrF and output length / reference length of greedy outputs, by student."""
+    """`quality` of greedy outputs, by student."""
     references = [vocabulary.decode(examples.target(index)) for index in indices]
     scores = {}
     for name, config in updater.configs.items():
@@ -78,17 +78,8 @@ def translation_scores(
                 num_ids=updater.num_ids,
             )
             outputs += [vocabulary.decode(row) for row in np.asarray(tokens)]
-        outputs = outputs[: len(indices)]
-        scores[name] = {
-            "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
-            "chrf": sacrebleu.corpus_chrf(outputs, [references]).score,
-            "length_ratio": _num_words(outputs) / max(_num_words(references), 1),
-        }
+        scores[name] = quality(outputs[: len(indices)], references)
     return scores
-
-
-def _num_words(texts: Sequence[str]) -> int:
-    return sum(len(text.split()) for text in texts)
 
 
 def _encoder_batch(examples: Examples, indices: Sequence[int], max_length: int) -> Batch:

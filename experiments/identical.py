@@ -12,8 +12,9 @@ import jax
 
 from experiments import records
 from experiments.compare import NotIdentical
-from experiments.data import Task, read_pairs
+from experiments.data import Task, first_pairs
 from specdec import metrics
+from specdec.config import check_count
 from specdec.sampling import settings
 from specdec.text import TextPair, load_pair
 
@@ -38,9 +39,11 @@ def check(
       ValueError: for settings and files that make no sense, before anything compiles.
       NotIdentical: if outputs differ by more than rounding.
     """
+    if not gammas or not isinstance(gammas, tuple | list):
+        raise ValueError(f"gammas={gammas!r}: give a list of at least one, as (1, 2, 3)")
+    texts = [text for text, _ in first_pairs(task, num_sentences)]
     pair = load_pair(target, draft, vocabulary, prefix=task.prefix)
     configs = {g: pair.config(gamma=g, max_new_tokens=max_new_tokens) for g in gammas}
-    texts = [text for text, _ in read_pairs(task)][:num_sentences]
     batches = list(_batches(pair, texts, batch_size))
     records.claim(
         output_dir,
@@ -102,8 +105,7 @@ def check(
 
 def _batches(pair: TextPair, texts: Sequence[str], batch_size: int) -> Iterator[tuple]:
     """Requests of batch_size texts, short ones together."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}: must be 1 or more")
+    check_count("batch_size", batch_size, least=1)
     if len(texts) % batch_size:
         raise ValueError(
             f"{len(texts)} sentences don't fill batches of {batch_size}: choose a batch_size or "

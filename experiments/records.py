@@ -16,13 +16,17 @@ _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "optax", "specdec")
 def claim(output_dir: str, **configuration: Any) -> None:
     """Makes sure that a folder's records are all of one configuration, kept as its run.json.
 
+    A setting that is None means the same as one that isn't there, so that new settings which are
+    off leave older folders open.
+
     Raises:
-      ValueError: naming the settings that differ from those of the records that lie there.
+      ValueError: naming the settings that differ from those of the records that lie there, or a
+        run.json that can't be read.
     """
     path = pathlib.Path(output_dir) / "run.json"
     wanted = json.loads(json.dumps(configuration, default=str))
     if path.exists():
-        there = json.loads(path.read_text())
+        there = _read_configuration(path)
         names = sorted(
             name for name in there.keys() | wanted if there.get(name) != wanted.get(name)
         )
@@ -34,7 +38,24 @@ def claim(output_dir: str, **configuration: Any) -> None:
                 f"output_dir={output_dir!r} holds records of another configuration ({differing}): "
                 "choose another folder"
             )
-    path.write_text(json.dumps(wanted, indent=2) + "\n")
+        return
+    # By a rename, so that a kill leaves no half file behind.
+    partial = path.with_name(f"run.json.{os.getpid()}")
+    partial.write_text(json.dumps(wanted, indent=2) + "\n")
+    partial.replace(path)
+
+
+def _read_configuration(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{str(path)!r} doesn't say which configuration its folder's records are of: choose "
+            "another folder"
+        )
+    return content
 
 
 def append(output_dir: str, record: dict[str, Any]) -> None:

@@ -84,7 +84,12 @@ class Meter:
 def report_progress(curve: Curve, meter: Meter, *, step: int, steps: int, epoch: int) -> None:
     """A line and a row on the steps since the last report."""
     means, tokens_per_s, seconds_per_step = meter.read()
-    row = {"epoch": epoch, "tokens_per_s": round(tokens_per_s)}
+    row = {
+        "epoch": epoch,
+        "tokens_per_s": round(tokens_per_s),
+        # A mean, so that a row also stands for steps that a kill took from the curve.
+        "tokens_per_step": round(tokens_per_s * seconds_per_step),
+    }
     curve.append(kind="train", step=step, **row, **_rounded(means))
     minutes = (steps - step) * seconds_per_step / 60
     logger.info(

@@ -5,22 +5,36 @@
 
 A gin file names its experiment, `run.execute.experiment = @train.train`; whatever it is, it is
 called with the output folder. The operative configuration is kept as DIR/config.gin. Bad input
-ends in one line on stderr and exit status 2; where it arose stands in DIR/error.log.
+ends in one line on stderr and exit status 2; where it arose stands in DIR/error.log, and what
+earlier runs wrote stays as it is. Ctrl-C ends in one line and status 130. A traceback is a bug.
 """
 
+import contextlib
+import inspect
 import logging
 import os
 import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import gin
 from absl import app, flags
 from absl import logging as absl_logging
 
 _GIN_FLAG = re.compile(r"^--gin\.([^=]+)=(.*)$", re.DOTALL)
+
+# What gin says of a fault, and what to do about it.
+_REMEDIES = (
+    (r"Unable to open file", "correct the path, or name its folder with --gin_search_paths=DIR"),
+    (r"No bindings specified for '(\w+)/gin\.macro'", r"define the macro \1, or correct its name"),
+    (r"No configurable matching", "correct it, or import its module in the gin file"),
+    (
+        r"no literal|invalid syntax|Expected|EOF|Unable to parse",
+        "values are numbers, tuples, or texts in quotes of their own, '\"text\"'",
+    ),
+)
 
 
 class BadInput(ValueError):
@@ -52,7 +66,8 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
     for path in search_paths:
         gin.add_config_file_search_path(path)
     try:
-        gin.parse_config_files_and_bindings(files, None, finalize_config=False)
+        with _without_log():
+            gin.parse_config_files_and_bindings(files, None, finalize_config=False)
         known = _macros()
         for binding in bindings:
             name = binding.split("=")[0].strip()
@@ -68,7 +83,12 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
     except BadInput:
         raise
     except Exception as error:  # gin raises whatever the importing of modules raises, too
-        raise BadInput(_one_line(error)) from error
+        raise BadInput(_with_remedy(error)) from error
+    if not _names_an_experiment():
+        raise BadInput(
+            f"no experiment in {', '.join(files)}: bind run.execute.experiment, as "
+            "gin_configs/compare.gin does"
+        )
 
 
 def _bind(binding: str) -> None:
@@ -76,7 +96,17 @@ def _bind(binding: str) -> None:
         with gin.unlock_config():
             gin.parse_config(binding)
     except Exception as error:
-        raise BadInput(f"{binding!r}: {_one_line(error)}") from error
+        raise BadInput(f"{binding!r}: {_with_remedy(error)}") from error
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """gin logs every folder in which it doesn't find a file, and then raises an error as well."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _macros() -> dict[str, object]:
@@ -86,6 +116,25 @@ def _macros() -> dict[str, object]:
         for (scope, selector), parameters in gin.config._CONFIG.items()
         if selector == "gin.macro"
     }
+
+
+def _names_an_experiment() -> bool:
+    return any(
+        selector.endswith("run.execute") and "experiment" in parameters
+        for (_, selector), parameters in gin.config._CONFIG.items()
+    )
+
+
+def _with_remedy(error: BaseException) -> str:
+    """gin's message in one line, and what to do about it where we know."""
+    message = re.sub("malformed node or string.*", "no literal", _one_line(error))
+    for pattern, remedy in _REMEDIES:
+        if match := re.search(pattern, message):
+            return f"{message.rstrip('.: ')}: {match.expand(remedy)}"
+    if match := re.search(r"Configurable '(.+?)' doesn't have a parameter", message):
+        parameters = inspect.signature(gin.get_configurable(match[1])).parameters
+        return f"{message.rstrip('.')}: it has {', '.join(parameters)}"
+    return message
 
 
 def _one_line(error: BaseException) -> str:
@@ -106,12 +155,18 @@ def _prepare_output_dir(output_dir: str | None) -> pathlib.Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadInput(f"cannot write to output_dir={output_dir!r}: {error.strerror}") from error
+        raise BadInput(
+            f"cannot write to output_dir={output_dir!r} ({error.strerror}): choose another folder "
+            "with --output_dir=DIR"
+        ) from error
     return folder
 
 
 def run(files, bindings, search_paths, output_dir) -> None:
     """Parses, executes, and keeps the operative configuration.
+
+    A run that was refused or broke off leaves config.gin as it is, which may be another run's: what
+    it was about is added to error.log.
 
     Raises:
       BadInput: see `parse_config`.
@@ -123,17 +178,32 @@ def run(files, bindings, search_paths, output_dir) -> None:
     folder = _prepare_output_dir(output_dir)
     try:
         gin.get_configurable(execute)(str(folder))
-    except (ValueError, TypeError, RuntimeError, OSError):
-        (folder / "error.log").write_text(traceback.format_exc())
+    except Exception as error:
+        with (folder / "error.log").open("a") as log:
+            log.write(f"{traceback.format_exc()}\n{gin.operative_config_str()}\n")
+        if isinstance(error, Failed):
+            _keep_config(folder)
         raise
-    finally:
-        (folder / "config.gin").write_text(gin.operative_config_str())
+    _keep_config(folder)
 
 
-def main(argv: Sequence[str]) -> int:
-    del argv
-    settings = flags.FLAGS
+def _keep_config(folder: pathlib.Path) -> None:
+    (folder / "config.gin").write_text(gin.operative_config_str())
+
+
+def main(argv: Sequence[str], settings: flags.FlagValues = flags.FLAGS) -> int:
+    """Runs what the flags say.
+
+    Args:
+      argv: the program's name, and what is left on the command line besides flags.
+      settings: flags with their values.
+
+    Returns:
+      Exit status: 0, 2 for bad input or a run that failed, 130 if interrupted.
+    """
     try:
+        if argv[1:]:
+            raise BadInput(f"{argv[1]!r} is no flag: write --gin_file=FILE, --gin.NAME=value")
         run(
             settings.gin_file,
             settings.gin_bindings,
@@ -143,19 +213,44 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError, Failed) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(
+            f"interrupted; {settings.output_dir} keeps what was written, and the same command can "
+            "be run again",
+            file=sys.stderr,
+        )
+        return 130
     return 0
 
 
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """The command's flags; --gin.X=Y is one of them, see `rewrite_gin_flags`."""
+
+    def define(define_fn, name, default, text):
+        define_fn(name, default, text, flag_values=values)
+
+    define(flags.DEFINE_multi_string, "gin_file", None, "A gin file; several may be given.")
+    define(flags.DEFINE_multi_string, "gin_bindings", [], "A binding; --gin.X=Y is short for it.")
+    define(flags.DEFINE_list, "gin_search_paths", ["."], "Folders to look for gin files in.")
+    define(flags.DEFINE_string, "output_dir", None, "Folder for all results; made if need be.")
+
+
+def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
+    """What is left of the command line besides flags; a flag that isn't one ends the program."""
+    try:
+        return values(rewrite_gin_flags(argv))
+    except flags.Error as error:
+        print(f"error: {_one_line(error)} See --help.", file=sys.stderr)
+        sys.exit(2)
+
+
 def start() -> None:
-    """The command: absl's flags, with --gin.X=Y among them."""
-    flags.DEFINE_multi_string("gin_file", None, "A gin file; may be given several times.")
-    flags.DEFINE_multi_string("gin_bindings", [], "A single binding; --gin.X=Y is short for it.")
-    flags.DEFINE_list("gin_search_paths", ["."], "Folders in which gin files are looked for.")
-    flags.DEFINE_string("output_dir", None, "Folder for all results; made if need be.")
+    """The command."""
+    define_flags()
     # Our own progress lines, without the chatter of the libraries below.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("experiments").setLevel(logging.INFO)
-    app.run(main, argv=rewrite_gin_flags(sys.argv))
+    app.run(main, flags_parser=parse_flags)
 
 
 if __name__ == "__main__":

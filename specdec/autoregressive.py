@@ -16,7 +16,7 @@ from jax import lax
 from specdec.buffers import last_token
 from specdec.config import SpecConfig, buffer_length, checked_num_ids, checked_requests
 from specdec.generation import BONUS, Columns, Decoded, Generation, append, finish, start
-from specdec.sampling import Settings, log_probs_of, sample_rows, standardize
+from specdec.sampling import Settings, log_probs_of, sample_rows, standardize, uniforms
 from specdec.types import Cache, LanguageModel, Params
 
 
@@ -133,7 +133,8 @@ def plain_step(
     logits, cache = model.extend(params, state.cache, newest, context.lengths - 1)
     rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
     step_keys = jax.vmap(jax.random.fold_in)(state.keys, state.num_steps)
-    tokens = sample_rows(rows.probs[:, 0], settings, step_keys)[:, None]
+    drawn = jax.vmap(uniforms, in_axes=(0, None))(step_keys, 1)
+    tokens = sample_rows(rows.probs[:, 0], settings, drawn[:, 0])[:, None]
     block = Columns(
         tokens=tokens,
         origins=jnp.full_like(tokens, BONUS, dtype=jnp.int8),

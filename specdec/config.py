@@ -1,6 +1,7 @@
 """What is fixed when a loop is compiled, and the checks made before it is."""
 
 import dataclasses
+import numbers
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ class SpecConfig:
         lengths share a program). None = what is needed.
 
     Raises:
-      ValueError: for gamma < 0 or max_new_tokens < 1.
+      ValueError: for gamma < 0 or max_new_tokens < 1, or what is no whole number.
     """
 
     gamma: int = 4
@@ -33,10 +34,14 @@ class SpecConfig:
     cache_length: int | None = None
 
     def __post_init__(self):
-        if self.gamma < 0:
-            raise ValueError(f"gamma={self.gamma}: must be 0 (plain steps) or more")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens}: must be 1 or more")
+        check_count("gamma", self.gamma, least=0)
+        check_count("max_new_tokens", self.max_new_tokens, least=1)
+
+
+def check_count(name: str, value: Any, *, least: int) -> None:
+    """Raises a ValueError that names the setting, unless it is a whole number, `least` or more."""
+    if not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r}: must be a whole number, {least} or more")
 
 
 def buffer_length(config: SpecConfig, prompt_length: int, slack: int) -> int:

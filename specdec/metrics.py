@@ -128,6 +128,24 @@ def overlaps_on_tokens(
     return jnp.where(prefix_mask(lengths, num_slots), betas.T, jnp.nan)
 
 
+def mean_over_rows(rows: Sequence[np.ndarray]) -> tuple[float, float, int]:
+    """Mean of all values, its standard error, and how many there are; NaN is no value.
+
+    Values of one row are correlated (betas of one sentence are), so the error is that of a ratio
+    of row sums.
+
+    Example: [[1, 0], [1, 1]] -> 3/4; the rows' sums miss 3/4 of their sizes by -1/2 and 1/2, so the
+    error is sqrt(1/4 + 1/4) / 4.
+    """
+    rows = [np.asarray(row)[~np.isnan(row)] for row in rows]
+    size = sum(row.size for row in rows)
+    if not size:
+        return float("nan"), float("nan"), 0
+    mean = sum(row.sum() for row in rows) / size
+    residuals = np.array([row.sum() - mean * row.size for row in rows])
+    return float(mean), float(np.sqrt((residuals**2).sum()) / size), int(size)
+
+
 def ratio_interval(
     numerators: np.ndarray, denominators: np.ndarray, *, num_resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float, float]:

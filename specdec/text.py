@@ -6,7 +6,6 @@ for translation in pair.decode(["Click the button."], gamma=5):
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from rich.text import Text
 
 from specdec import compilation, identity, trace
 from specdec.autoregressive import autoregressive_decode
-from specdec.checkpoints import huggingface, native
-from specdec.checkpoints.strict import CheckpointError
-from specdec.config import SpecConfig
+from specdec.checkpoints import huggingface, native, strict
+from specdec.config import SpecConfig, checked_num_ids
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
 from specdec.generation import EOS, Decoded
 from specdec.models import T5LanguageModel
@@ -226,15 +224,8 @@ def load_model(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[Any, 
     Raises:
       CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
     """
-    config_file = pathlib.Path(path) / "config.json"
-    if not config_file.is_file():
-        raise CheckpointError(
-            f"no checkpoint at {str(path)!r}: {config_file.name} is missing there"
-        )
-    try:
-        model_type = json.loads(config_file.read_text()).get("model_type")
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise CheckpointError(f"{config_file} is not a JSON object: {error}") from error
+    native.check_exists(path)
+    model_type = strict.read_json(pathlib.Path(path) / "config.json").get("model_type")
     loader = native if model_type == native.MODEL_TYPE else huggingface
     params, config = loader.load(path, dtype)
     return params, T5LanguageModel(config)
@@ -258,11 +249,8 @@ def load_pair(
     target_params, target_model = load_model(target, dtype)
     draft_params, draft_model = load_model(draft, dtype)
     for path, model in ((target, target_model), (draft, draft_model)):
-        if model.vocab_size < words.num_ids:
-            raise ValueError(
-                f"{str(path)!r} has {model.vocab_size} ids, its vocabulary {str(vocabulary)!r} has "
-                f"{words.num_ids}: they don't belong together"
-            )
+        words.check_rows(path, model.vocab_size)
+    checked_num_ids(SpecConfig(num_ids=words.num_ids), target_model, draft_model)
     return TextPair(
         target_model,
         drafter_for(target_model, draft_model),

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from specdec.buffers import first_true
-from specdec.sampling import argmax, sample
+from specdec.sampling import argmax, sample, uniforms
 from specdec.types import Proposal, Rows, Verdict
 
 
@@ -50,11 +50,6 @@ def residual_probs(p: jax.Array, q: jax.Array) -> jax.Array:
     excess = jnp.maximum(0.0, p - q)
     total = excess.sum(-1, keepdims=True)
     return jnp.where(total > 0, excess / jnp.where(total > 0, total, 1.0), p)
-
-
-def uniforms(key: jax.Array, size: int) -> jax.Array:
-    """Independent numbers in [0, 1), one a position: [size]."""
-    return jax.random.uniform(key, (size,))
 
 
 def is_accepted(accept: jax.Array, uniform: jax.Array) -> jax.Array:
@@ -95,12 +90,12 @@ def verify_lenient_sampling(
     P(x | prefix) <= p(x | prefix) / l. (The log-probabilities that a run reports are still p's.)
     """
     gamma = proposal.tokens.shape[0]
-    accept_key, next_key = jax.random.split(key)
+    drawn = uniforms(key, gamma + 1)
     accept = acceptance_probs(target.probs[:gamma], proposal.probs, proposal.tokens, lenience)
-    accepted = is_accepted(accept, uniforms(accept_key, gamma))
+    accepted = is_accepted(accept, drawn[:gamma])
     n = _num_accepted(accepted, proposal.num_drafted)
     law = residual_probs(target.probs[n], _drafted_row(proposal, n))
-    return Verdict(n, sample(law, uniforms(next_key, 1)[0]))
+    return Verdict(n, sample(law, drawn[gamma]))
 
 
 def verify_greedy(target: Rows, proposal: Proposal, key: jax.Array) -> Verdict:

@@ -20,6 +20,8 @@ UNK_ID = 2
 
 # Tables have a multiple of this many rows: even tiles, even shards.
 _ROW_MULTIPLE = 128
+# Public T5 tables have rows for this many extra ids, whether or not they are asked for.
+_T5_EXTRA_IDS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Vocabulary:
         100, a vocabulary of our own none.
 
     Raises:
-      ValueError: if the file is missing or its special ids are not T5's.
+      ValueError: if the file is missing, no SentencePiece model, or its special ids are not T5's.
     """
 
     path: str | os.PathLike
@@ -44,7 +46,13 @@ class Vocabulary:
                 f"no vocabulary at {str(self.path)!r}: correct the path, or make one with "
                 "gin_configs/train/ende_vocabulary.gin"
             )
-        ids = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
+        try:
+            ids = (self.processor.pad_id(), self.processor.eos_id(), self.processor.unk_id())
+        except RuntimeError as error:
+            raise ValueError(
+                f"vocabulary {str(self.path)!r} is no SentencePiece model, or cut short ({error}): "
+                "copy it again"
+            ) from error
         if ids != (PAD_ID, EOS_ID, UNK_ID):
             raise ValueError(
                 f"vocabulary {str(self.path)!r} has pad, eos, unk = {ids}, T5's are "
@@ -76,7 +84,24 @@ class Vocabulary:
     @property
     def num_rows(self) -> int:
         """Rows of the embedding tables, padding included."""
-        return -(-self.num_ids // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        return _padded(self.num_ids)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest table that can be this vocabulary's: extra ids and padding included.
+
+        Example: T5's 32000 pieces come in tables of 32128 rows.
+        """
+        return _padded(self.num_pieces + max(self.num_extra_ids, _T5_EXTRA_IDS))
+
+    def check_rows(self, path: str | os.PathLike, num_rows: int) -> None:
+        """Raises a ValueError if the table of the model at `path` can't be this vocabulary's."""
+        if not self.num_ids <= num_rows <= self.most_rows:
+            raise ValueError(
+                f"{str(path)!r} has {num_rows} ids, the vocabulary {str(self.path)!r} has "
+                f"{self.num_ids}, and tables of at most {self.most_rows} rows with padding: they "
+                "don't belong together, give the vocabulary that the model was trained with"
+            )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without an end-of-sequence id."""
@@ -97,3 +122,7 @@ class Vocabulary:
         if token >= self.num_pieces:
             return f"<{token}>"
         return self.processor.id_to_piece(int(token)).replace("\u2581", " ")
+
+
+def _padded(num_ids: int) -> int:
+    return -(-num_ids // _ROW_MULTIPLE) * _ROW_MULTIPLE

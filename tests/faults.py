@@ -41,7 +41,7 @@ def q_before_filters(patch):
     patch.setattr(
         model_drafter,
         "sample_rows",
-        lambda probs, settings, keys: sample_rows(filtered["probs"], settings, keys),
+        lambda probs, settings, drawn: sample_rows(filtered["probs"], settings, drawn),
     )
 
 
@@ -56,10 +56,16 @@ def p_before_filters(patch):
 
 
 def one_uniform_for_all_positions(patch):
-    right = verification.uniforms
-    patch.setattr(
-        verification, "uniforms", lambda key, size: jnp.broadcast_to(right(key, 1), (size,))
-    )
+    _one_uniform_for_all(patch, verification)
+
+
+def one_uniform_for_all_drafts(patch):
+    _one_uniform_for_all(patch, model_drafter)
+
+
+def _one_uniform_for_all(patch, module):
+    right = module.uniforms
+    patch.setattr(module, "uniforms", lambda key, size: jnp.broadcast_to(right(key, 1), (size,)))
 
 
 def _rows_changed(patch, change):
@@ -170,21 +176,6 @@ def one_key_for_drafting_and_verifying(patch):
     patch.setattr(speculative, "_round_keys", round_keys)
 
 
-def one_key_for_all_drafts(patch):
-    """Every draft of a round is drawn with the first one's key."""
-    right = model_drafter.sample_rows
-    first = []
-
-    def sample_rows(probs, settings, keys):
-        # A trace draws twice: the first draft, then the scan's body with the rest.
-        if first:
-            return right(probs, settings, first.pop())
-        first.append(keys)
-        return right(probs, settings, keys)
-
-    patch.setattr(model_drafter, "sample_rows", sample_rows)
-
-
 # Which checks are expected to catch which fault: the numbers of `checks`.
 FAULTS = {
     residual_swapped: (1, 3),
@@ -202,6 +193,6 @@ FAULTS = {
     accept_on_less_or_equal: (1,),
     eos_dropped: (2, 3),
     rows_advance_by_the_batch_minimum: (2,),
-    one_key_for_drafting_and_verifying: (3,),
-    one_key_for_all_drafts: (6, 3),
+    one_key_for_drafting_and_verifying: (6, 3),
+    one_uniform_for_all_drafts: (3,),
 }

@@ -218,7 +218,7 @@ def test_a_truncated_or_missing_file_is_named(tmp_path):
     config.write_text(config.read_text()[:30])
     with pytest.raises(CheckpointError, match=r"config\.json: no JSON, or cut short"):
         native.load(tmp_path / "model")
-    with pytest.raises(CheckpointError, match=r"nowhere.config\.json: can't be read"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*nowhere"):
         native.load(tmp_path / "nowhere")
 
 
@@ -443,7 +443,7 @@ def test_one_error_lists_all_of_their_names_that_are_wrong(tmp_path):
         ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj='gated-silu'"),
         ({"dense_act_fn": "gelu"}, "dense_act_fn='gelu'"),
         ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05"),
-        ({"d_kv": None, "num_heads": None}, r"missing d_kv\n  missing num_heads"),
+        ({"d_kv": None, "num_heads": None}, r"missing d_kv\..*\n  missing num_heads"),
         ({"vocab_size": 32}, r"wrong shape shared\.weight: \(20, 8\) instead of \(32, 8\)"),
     ],
 )

@@ -7,10 +7,10 @@ import toys
 
 from experiments import compare, records, run
 
-KEYS = """experiment task target draft temperature gamma batch_size num_examples num_tokens alpha
-alpha_loop alpha_accepted accept_counts tokens_per_call c verify_cost speedup speedup_low
-speedup_high speedup_total expected_speedup_c expected_speedup accounted_speedup identical ties
-bleu compiles dtype device""".split()
+KEYS = """experiment task target draft temperature top_k top_p gamma batch_size num_examples
+num_tokens alpha alpha_loop alpha_accepted accept_counts tokens_per_call c verify_cost speedup
+speedup_low speedup_high speedup_total expected_speedup_c expected_speedup accounted_speedup
+identical ties bleu compiles dtype device""".split()
 
 
 def bindings(folder, **more):
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def output(folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("output")
-    small = bindings(folder, NUM_SENTENCES=4, MAX_NEW_TOKENS=10, GAMMA=2)
+    small = bindings(folder, NUM_SENTENCES=4, MAX_NEW_TOKENS=10, GAMMA=2, TOP_K=20, TOP_P=0.9)
     run.run(["gin_configs/compare.gin"], small, ["."], str(output))
     return output
 
@@ -43,6 +43,7 @@ def test_records_hold_every_key(output):
     for row in rows:
         assert set(KEYS) <= set(row)
         assert row["num_examples"] == 4 and row["gamma"] == 2
+        assert row["top_k"] == 20 and row["top_p"] == 0.9
     assert rows[0]["identical"] == 4 and rows[0]["ties"] == [] and rows[0]["bugs"] == []
 
 
@@ -74,22 +75,6 @@ def test_a_bug_ends_the_run_with_an_error(folder, tmp_path, monkeypatch):
     assert len(records.read(str(tmp_path))[0]["bugs"]) == 2
 
 
-@pytest.mark.parametrize(
-    "fault, message",
-    [
-        (dict(GAMMA=-1), "gamma=-1"),
-        (dict(MAX_NEW_TOKENS=0), "max_new_tokens=0"),
-        (dict(TEMPERATURES=(-1.0,)), "temperature=-1.0"),
-        (dict(TEMPERATURES=()), "temperatures=.*at least one"),
-        (dict(TARGET="nowhere"), "no checkpoint at 'nowhere'"),
-        (dict(SENTENCES="nowhere.tsv"), "no data file at 'nowhere.tsv'"),
-    ],
-)
-def test_bad_settings_are_refused_by_name(folder, tmp_path, fault, message):
-    with pytest.raises(ValueError, match=message):
-        run.run(["gin_configs/compare.gin"], bindings(folder, **fault), ["."], str(tmp_path))
-
-
 def test_greedy_identity_is_recorded_for_every_gamma(folder, tmp_path):
     small = bindings(folder, NUM_SENTENCES=6, MAX_NEW_TOKENS=10, GAMMAS=(1, 3), BATCH_SIZE=3)
     run.run(["gin_configs/identical.gin"], small, ["."], str(tmp_path))
@@ -102,3 +87,17 @@ def test_batches_that_do_not_fill_are_refused(folder, tmp_path):
     small = bindings(folder, NUM_SENTENCES=5, BATCH_SIZE=3)
     with pytest.raises(ValueError, match="5 sentences don't fill batches of 3"):
         run.run(["gin_configs/identical.gin"], small, ["."], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        (dict(GAMMAS=()), r"gammas=\(\): .* at least one"),
+        (dict(GAMMAS=3), "gammas=3: .* at least one"),
+        (dict(BATCH_SIZE=0), "batch_size=0: .* 1 or more"),
+        (dict(NUM_SENTENCES=0), "num_sentences=0: .* 1 or more"),
+    ],
+)
+def test_identity_refuses_settings_that_check_nothing(folder, tmp_path, fault, message):
+    with pytest.raises(ValueError, match=message):
+        run.run(["gin_configs/identical.gin"], bindings(folder, **fault), ["."], str(tmp_path))

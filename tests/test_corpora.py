@@ -248,6 +248,24 @@ def test_excluded_texts_never_reach_training():
     assert set(kept) - set(result.train) == {kept[0], kept[1]}
 
 
+def test_documents_take_turns():
+    pairs = [Pair(f"{n}", "", "lohelp", document) for n, document in enumerate("aaab")]
+    assert [pair.english for pair in heldout.in_turn(pairs, 3)] == ["0", "3", "1"]
+    assert len(heldout.in_turn(pairs, 9)) == 4
+
+
+def test_what_is_shown_is_libreoffice_help_of_medium_length_only():
+    pairs = [
+        pair._replace(english=f"{'word ' * n} {pair.english}")
+        for source in ("lohelp", "ddtp")
+        for n, pair in enumerate(make_pairs(source, 80, "The"))
+    ]
+    shown = build.pairs_to_show(pairs)
+    assert {pair.source for pair in shown} == {"lohelp"}
+    assert {len(pair.english.split()) for pair in shown} == set(range(15, 61))
+    assert {pair.source for pair in build.pairs_to_score(pairs)} == {"lohelp", "ddtp"}
+
+
 # The command
 
 

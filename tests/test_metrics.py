@@ -93,3 +93,13 @@ def test_the_interval_holds_the_ratio_and_widens_with_the_spread():
     wide = metrics.ratio_interval(plain, 1 + 0.5 * rng.random(50))
     assert narrow[1] <= narrow[0] <= narrow[2]
     assert wide[2] - wide[1] > narrow[2] - narrow[1]
+
+
+def test_mean_over_rows_docstring_example():
+    rows = [[1.0, 0.0, np.nan], [np.nan, 1.0, 1.0]]
+    assert metrics.mean_over_rows(rows) == (0.75, pytest.approx(np.sqrt(0.5) / 4), 4)
+
+
+def test_mean_over_rows_of_equal_rows_has_no_error_and_of_none_is_nan():
+    assert metrics.mean_over_rows([[1.0, 0.0]] * 9) == (0.5, 0.0, 18)
+    assert np.isnan(metrics.mean_over_rows([[np.nan]])[0])

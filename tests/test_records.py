@@ -27,6 +27,14 @@ def test_a_folder_is_claimed_by_one_configuration(tmp_path):
         records.claim(folder, gamma=5, temperatures=(0.0, 1.0))
 
 
+def test_a_new_setting_that_is_off_leaves_older_folders_open(tmp_path):
+    folder = str(tmp_path)
+    records.claim(folder, gamma=3)
+    records.claim(folder, gamma=3, top_k=None)
+    with pytest.raises(ValueError, match="top_k None there, 5 here"):
+        records.claim(folder, gamma=3, top_k=5)
+
+
 def test_the_environment_names_versions_and_device(tmp_path):
     records.write_environment(str(tmp_path))
     environment = json.loads((tmp_path / "environment.json").read_text())

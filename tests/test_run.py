@@ -25,10 +25,12 @@ def fresh_gin():
 
 @pytest.fixture
 def echo_gin(tmp_path):
-    """A gin file whose experiment writes its setting into the output folder."""
+    """A gin file whose experiment writes its setting into the output folder, or raises it."""
     (tmp_path / "echo_experiment.py").write_text(
         "import pathlib\n"
-        "def echo(output_dir, *, size, word='a'):\n"
+        "def echo(output_dir, *, size, word='a', fault=None):\n"
+        "    if fault:\n"
+        "        raise {'stop': KeyboardInterrupt, 'bug': KeyError}[fault](fault)\n"
         "    if size < 0:\n"
         "        raise ValueError(f'size={size}: must be 0 or more')\n"
         "    (pathlib.Path(output_dir) / 'echo').write_text(word * size)\n"
@@ -92,6 +94,45 @@ def test_bad_input_ends_in_one_line_and_a_non_zero_status(command, echo_gin, tmp
     assert status == 2
     assert log.strip() == "error: size=-1: must be 0 or more"
     assert "Traceback" in (tmp_path / "o" / "error.log").read_text()
+
+
+def test_an_interruption_ends_in_one_line_and_status_130(command, echo_gin, tmp_path):
+    out = tmp_path / "o"
+    status, log = command(
+        f"--gin_file={echo_gin}",
+        f"--output_dir={out}",
+        "--gin.SIZE=1",
+        "--gin.echo_experiment.echo.fault='stop'",
+    )
+    assert status == 130
+    assert log.startswith(f"interrupted; {out} keeps what was written") and log.count("\n") == 1
+
+
+def test_a_bug_ends_in_its_traceback(command, echo_gin, tmp_path):
+    status, log = command(
+        f"--gin_file={echo_gin}",
+        f"--output_dir={tmp_path}/o",
+        "--gin.SIZE=1",
+        "--gin.echo_experiment.echo.fault='bug'",
+    )
+    assert status == 1
+    assert "Traceback" in log and "KeyError: 'bug'" in log
+
+
+def test_a_run_that_fails_leaves_the_configuration_of_the_one_before(
+    echo_gin, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "out"
+    run.run([echo_gin], ["SIZE = 3"], ["."], str(out))
+    before = (out / "config.gin").read_text()
+    for size in (-1, -2):
+        with pytest.raises(ValueError, match=f"size={size}"):
+            run.run([echo_gin], [f"SIZE = {size}"], ["."], str(out))
+        gin.clear_config()
+    assert (out / "config.gin").read_text() == before
+    log = (out / "error.log").read_text()
+    assert "size=-1" in log and "size=-2" in log and "SIZE = -2" in log
 
 
 @pytest.mark.parametrize(

@@ -342,17 +342,17 @@ def test_draws_rise_with_the_uniform_number():
     assert (np.diff(ids) >= 0).all()
 
 
-def test_sample_rows_uses_one_key_a_row():
+def test_sample_rows_uses_one_number_a_row():
     probs = jnp.broadcast_to(jnp.asarray(P, jnp.float32), (2000, 4))
-    keys = jax.random.split(jax.random.key(0), 2000)
+    drawn = sampling.uniforms(jax.random.key(0), 2000)
     sample_rows = jax.jit(sampling.sample_rows)
-    ids = np.asarray(sample_rows(probs, settings(1.0), keys))
+    ids = np.asarray(sample_rows(probs, settings(1.0), drawn))
     counts = {(i,): int((ids == i).sum()) for i in range(4)}
     law = {(i,): mass for i, mass in enumerate(P)}
     assert fakes.chi_square_p_value(counts, law) > 1e-4
     order = np.random.default_rng(0).permutation(2000)
-    np.testing.assert_array_equal(sample_rows(probs, settings(1.0), keys[order]), ids[order])
-    assert (np.asarray(sample_rows(probs, settings(0), keys)) == 0).all()
+    np.testing.assert_array_equal(sample_rows(probs, settings(1.0), drawn[order]), ids[order])
+    assert (np.asarray(sample_rows(probs, settings(0), drawn)) == 0).all()
 
 
 def test_log_probs_of_the_tokens_drawn():

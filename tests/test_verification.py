@@ -64,13 +64,11 @@ NUM_ROUNDS = 3 * GRID * GRID
 
 @functools.partial(jax.jit, static_argnums=0)
 def _rounds(rule, args, p, q, after, tokens, accept_uniforms, next_uniforms):
-    # The second of two slots isn't drafted, so that the uniform numbers of the accept test come in
-    # twos and that of the next token alone.
     def first_and_second(p, q, after, token, accept_uniform, next_uniform):
-        uniform = lambda key, size: jnp.full(size, accept_uniform if size > 1 else next_uniform)
-        target = Rows(*[jnp.stack([p, after, after])] * 2)
-        with mock.patch.object(verification, "uniforms", uniform):
-            drafted = proposal(jnp.stack([token, token]), jnp.stack([q, q]), 1)
+        drawn = lambda key, size: jnp.stack([accept_uniform, next_uniform])
+        target = Rows(*[jnp.stack([p, after])] * 2)
+        with mock.patch.object(verification, "uniforms", drawn):
+            drafted = proposal(token[None], q[None], 1)
             n, next_token = rule(target, drafted, jax.random.key(0), **args)
         return jnp.where(n > 0, token, next_token), jnp.where(n > 0, next_token, -1)
 

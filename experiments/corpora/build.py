@@ -2,8 +2,9 @@
 
     python -m experiments.corpora.build --output_dir=FOLDER [--exclude=FILE ...]
 
-Writes to FOLDER: train.tsv (English, German, source), heldout.tsv (the same and the document)
-and card.md with the counts. Downloads stay in FOLDER/downloads, so a second run is quick and
+Writes to FOLDER: train.tsv (English, German, source), heldout.tsv (the same and the document),
+out of it test.tsv to score translators on and demo.tsv to show them on, and card.md with the
+counts. Downloads stay in FOLDER/downloads, so a second run is quick and
 an interrupted one goes on where it stopped.
 """
 
@@ -15,10 +16,14 @@ from pathlib import Path
 from absl import app, flags
 
 from experiments.corpora import ddtp, lohelp, manpages
-from experiments.corpora.heldout import Split, split
+from experiments.corpora.heldout import Split, in_turn, split
 from experiments.corpora.packages import CorpusError, Packages, require_debian
 from experiments.corpora.pairs import Pair
 
+# Of heldout.tsv, for test.tsv, in about the shares that an epoch of gin_configs/train/ende_data.gin
+# gives them; and LibreOffice help alone for demo.tsv, for its licence.
+TEST_PAIRS = {lohelp.SOURCE: 300, manpages.SOURCE: 130, ddtp.SOURCE: 70}
+DEMO_PAIRS, DEMO_WORDS = 200, range(15, 61)
 EXTRACTORS = {module.SOURCE: module for module in (lohelp, ddtp, manpages)}
 
 
@@ -91,9 +96,27 @@ def build(output: Path, sources: list[str], exclude: list[str], percent: float) 
     result = split(extracted, percent, excluded)
     _write(output / "train.tsv", ("\t".join(pair[:3]) + "\n" for pair in result.train))
     _write(output / "heldout.tsv", ("\t".join(pair) + "\n" for pair in result.heldout))
+    for name, pairs in (("test.tsv", pairs_to_score), ("demo.tsv", pairs_to_show)):
+        _write(output / name, ("\t".join(pair) + "\n" for pair in pairs(result.heldout)))
     _write(output / "card.md", [card(result, counts, percent)])
     numbers = f"{len(result.train):,} training and {len(result.heldout):,} held-out pairs"
     print(f"wrote {numbers}, and card.md, to {output}")
+
+
+def pairs_to_score(heldout: list[Pair]) -> Iterator[Pair]:
+    for source, count in TEST_PAIRS.items():
+        yield from in_turn((pair for pair in heldout if pair.source == source), count)
+
+
+def pairs_to_show(heldout: list[Pair]) -> list[Pair]:
+    return in_turn(
+        (
+            pair
+            for pair in heldout
+            if pair.source == lohelp.SOURCE and len(pair.english.split()) in DEMO_WORDS
+        ),
+        DEMO_PAIRS,
+    )
 
 
 def _require_writable(output: Path) -> None:

@@ -6,6 +6,7 @@ and digits (`pairs.words`).
 """
 
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -101,6 +102,18 @@ def split(pairs: Iterable[Pair], percent: float, excluded: Iterable[str] = ()) -
     unseen, twins = _without_near_twins(keep(heldout, unfit_for_heldout), train)
     dropped["from held-out: near twin in training"] += twins
     return Split(_shuffled(train), _shuffled(unseen), dropped)
+
+
+def in_turn(pairs: Iterable[Pair], count: int) -> list[Pair]:
+    """Up to `count` pairs, one of each document in turn, so that no long page prevails.
+
+    Example: documents a a a b, count 3 -> a b a.
+    """
+    by_document = defaultdict(list)
+    for pair in pairs:
+        by_document[pair.source, pair.document].append(pair)
+    turns = itertools.zip_longest(*by_document.values())
+    return [pair for turn in turns for pair in turn if pair][:count]
 
 
 def _sides(pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -78,13 +78,8 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
     Raises:
       CheckpointError: if anything is missing, left over, of another shape, or cut short.
     """
+    check_exists(path)
     path = pathlib.Path(path).resolve()
-    replaced = _replaced(path)
-    if replaced.exists() and not path.exists():
-        raise CheckpointError(
-            f"{path}: missing, since a save was cut short. The one before it is whole: {replaced} "
-            "(rename it back, or load it)"
-        )
     config = dataclasses.replace(_read_config(path / _CONFIG), dtype=jnp.dtype(dtype))
     with strict.open_safetensors([path / _WEIGHTS]) as tensors:
         strict.check_names_and_shapes(
@@ -96,6 +91,22 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
         )
         flat = {name: tensor.read_fn().astype(dtype) for name, tensor in tensors.items()}
     return strict.unflatten(flat), config
+
+
+def check_exists(path: str | os.PathLike) -> None:
+    """Raises a CheckpointError that says what to do, if there is no checkpoint folder at `path`."""
+    folder = pathlib.Path(path).resolve()
+    replaced = _replaced(folder)
+    if replaced.exists() and not folder.exists():
+        raise CheckpointError(
+            f"{folder}: missing, since a save was cut short. The one before it is whole: "
+            f"{replaced} (rename it back, or load it)"
+        )
+    if not (folder / _CONFIG).is_file():
+        raise CheckpointError(
+            f"no checkpoint at {str(path)!r}: it must be a folder with {_CONFIG} and {_WEIGHTS}; "
+            "correct the path"
+        )
 
 
 def _write(folder: pathlib.Path, flat: dict, config: T5Config, storage_dtype: Any) -> None:

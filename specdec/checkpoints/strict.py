@@ -38,7 +38,10 @@ class Stored(NamedTuple):
 
 def expected_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
     """Name ("decoder/layers_0/mlp/wo/kernel") -> shape of every parameter. Computes nothing."""
-    params = jax.eval_shape(T5LanguageModel(config).init, jax.random.key(0))
+    try:
+        params = jax.eval_shape(lambda: T5LanguageModel(config).init(jax.random.key(0)))
+    except (TypeError, ZeroDivisionError) as error:  # what JAX raises for a width of "64" or 0
+        raise CheckpointError(f"{config} describes no model ({error}): mend its file") from error
     return {name: leaf.shape for name, leaf in flatten(params).items()}
 
 
@@ -71,11 +74,15 @@ def check_names_and_shapes(
 
 
 def fail_if_any(where: Any, problems: list[str], remedy: str) -> None:
-    """Raises one CheckpointError with all the problems, if there are any."""
+    """Raises one CheckpointError with all the problems, if there are any.
+
+    Its first line stands alone: the first problem and the remedy. The other problems follow.
+    """
     if problems:
-        listed = "\n  ".join(problems)
+        first, *others = problems
+        rest = "".join(f"\n  {problem}" for problem in others)
         raise CheckpointError(
-            f"{where}: {len(problems)} problem(s), so nothing is taken\n  {listed}\n{remedy}"
+            f"{where}: {len(problems)} problem(s), so nothing is taken: {first}. {remedy}{rest}"
         )
 
 
@@ -95,7 +102,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read ({error.strerror})") from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: no JSON, or cut short ({error})") from error
+        raise CheckpointError(f"{path}: no JSON, or cut short ({error}): copy it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__} instead of an object")
     return content

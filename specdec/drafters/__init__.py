@@ -1,6 +1,13 @@
 """Drafters: what proposes tokens to the target."""
 
 from specdec.drafters.model import ModelDrafter, SharedEncoderDrafter
+from specdec.drafters.ngram import BigramDrafter, UnigramDrafter
 from specdec.drafters.random import RandomDrafter
 
-__all__ = ["ModelDrafter", "RandomDrafter", "SharedEncoderDrafter"]
+__all__ = [
+    "BigramDrafter",
+    "ModelDrafter",
+    "RandomDrafter",
+    "SharedEncoderDrafter",
+    "UnigramDrafter",
+]

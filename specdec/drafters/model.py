@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.buffers import first_true, read_at, write_at
-from specdec.sampling import sample_rows, standardize
+from specdec.sampling import sample_rows, standardize, uniforms
 from specdec.types import Cache, Context, LanguageModel, Params, Proposal
 
 
@@ -67,10 +67,11 @@ class ModelDrafter:
             return empty_proposal(context, self.vocab_size), state
         num_ids = min(config.num_ids or self.vocab_size, self.vocab_size)
 
+        drawn = jax.vmap(uniforms, in_axes=(0, None))(keys, gamma)  # [B, G]
+
         def draft(logits, context, step):
             rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
-            step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
-            token = sample_rows(rows.probs[:, 0], settings, step_keys)[:, None]
+            token = sample_rows(rows.probs[:, 0], settings, drawn[:, step])[:, None]
             tokens = write_at(context.tokens, token, context.lengths)
             return context._replace(tokens=tokens, lengths=context.lengths + 1), rows.probs[:, 0]
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.buffers import prefix_mask, write_at
+from specdec.kernels import few_rows
 from specdec.types import EncoderInputs
 
 # Scores of invisible keys. exp(-1e10 - max) is exactly 0 in float32, and, unlike -inf, a row
@@ -202,6 +203,7 @@ def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) 
         use_bias=False,
         dtype=config.dtype,
         precision=config.precision,
+        dot_general=few_rows.dot_general,
         kernel_init=kernel_init,
         name=name,
     )
@@ -409,13 +411,11 @@ class Decoder(nn.Module):
     def logits(self, x: jax.Array, embedding: jax.Array) -> jax.Array:
         """x [B, T, D], the embedding table [V, D] -> logits [B, T, V] float32."""
         config = self.config
-        spec, head = (
-            ("btd,vd->btv", embedding) if config.tied else ("btd,dv->btv", self.logits_dense())
-        )
-        logits = jnp.einsum(
-            spec,
+        head = embedding if config.tied else self.logits_dense()
+        logits = few_rows.product(
             x,
             head.astype(config.dtype),
+            transposed=config.tied,
             precision=config.precision,
             preferred_element_type=jnp.float32,
         )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "translate English to German: "
 
 
-def quickstart(
+def from_scratch(
     output_dir: str,
     *,
     target: T5Config,
@@ -82,7 +82,7 @@ def quickstart(
         draft=str(folder / "draft" / "export"),
         vocabulary=corpus.vocabulary,
         task=Task(str(test), PREFIX),
-        name="quickstart",
+        name="from_scratch",
         gamma=gamma,
         max_new_tokens=80,
         num_sentences=num_sentences,

@@ -41,10 +41,10 @@ def test_the_corpus_is_the_same_every_time(tmp_path):
 
 
 @pytest.mark.soak
-def test_quickstart_goes_the_whole_way_and_goes_on_where_it_was(tmp_path):
+def test_it_goes_the_whole_way_and_goes_on_where_it_was(tmp_path):
     small = ["TARGET_STEPS = 8", "DRAFT_STEPS = 8", "NUM_SENTENCES = 4"]
     for num_records in (2, 4):
-        run.run(["gin_configs/quickstart.gin"], small, ["."], str(tmp_path))
+        run.run(["gin_configs/from_scratch.gin"], small, ["."], str(tmp_path))
         rows = records.read(str(tmp_path))
         assert len(rows) == num_records
-        assert all(row["experiment"] == "quickstart" and not row["bugs"] for row in rows)
+        assert all(row["experiment"] == "from_scratch" and not row["bugs"] for row in rows)

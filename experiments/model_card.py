@@ -1,0 +1,305 @@
+"""The model card of a trained pair, out of records and curves alone: no number is typed by hand.
+
+The prose is a Markdown file with placeholders, `{scores}` and the like; see `write_card`.
+"""
+
+import json
+import logging
+import math
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments import distill, records
+from experiments.curves import Finished, read_runs
+from experiments.data import Task, read_pairs
+from experiments.scores import AFTER, BEFORE, BIGRAM, NO_STAGE, POOLED, TARGET
+from specdec.checkpoints import native, strict
+
+logger = logging.getLogger(__name__)
+
+
+def write_card(
+    output_dir: str,
+    *,
+    pair: str,
+    scores: str,
+    runs: Mapping[str, str],
+    corpus: Mapping[str, Task],
+    template: str,
+) -> None:
+    """Writes README.md and curve.png into the pair's folder.
+
+    Placeholders: {shapes} the models, {data} the training text, {training} and {recipe} the runs,
+    {curve} their picture, {scores} and {alphas} what `scores.score` recorded, {environment} where.
+
+    Args:
+      output_dir: of the run; nothing but its configuration goes there.
+      pair: folder of target and drafts.
+      scores: folder of records that were made of these very weights.
+      runs: training folders by name, in the order of the table.
+      corpus: training tasks by name.
+      template: path of the prose.
+
+    Raises:
+      ValueError: if weights have no scores, or a placeholder no content.
+    """
+    del output_dir
+    prose = pathlib.Path(template)
+    if not prose.is_file():
+        raise ValueError(f"no template at {template!r}: correct the path")
+    rows, finished = records.read(scores), read_runs(runs)
+    folders = find_models(pair)
+    check_scored(folders, rows, scores)
+    environment = pathlib.Path(scores) / "environment.json"
+    text = fill(
+        prose.read_text(encoding="utf-8"),
+        {
+            "shapes": shape_table(folders),
+            "data": data_table(corpus),
+            "training": training_table(finished),
+            "recipe": recipe_table(runs),
+            "curve": "![Held-out losses over target tokens trained on](curve.png)",
+            "scores": score_table(folders, rows),
+            "alphas": alpha_table(folders, rows),
+            "environment": environment_line(json.loads(environment.read_text())),
+        },
+    )
+    draw_curves(finished, pathlib.Path(pair) / "curve.png")
+    path = pathlib.Path(pair) / "README.md"
+    temporary = path.with_name(".README.md.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+    logger.info("wrote %s", path)
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """Puts values in place of {name}.
+
+    Raises:
+      ValueError: for a name that has no value.
+    """
+    names = set(re.findall(r"\{(\w+)\}", template))
+    if unknown := sorted(names - values.keys()):
+        raise ValueError(
+            f"the template asks for {', '.join(unknown)}; there is {', '.join(sorted(values))}"
+        )
+    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+
+
+def find_models(pair: str) -> dict[str, pathlib.Path]:
+    """Checkpoint folders by name: the target, then the drafts from the smallest up.
+
+    Raises:
+      ValueError: if there is no target.
+    """
+    native.check_exists(pathlib.Path(pair) / TARGET)
+    folders = [path.parent for path in pathlib.Path(pair).glob("*/config.json")]
+    folders.sort(key=lambda path: (path.name != TARGET, num_parameters(path), path.name))
+    return {path.name: path for path in folders}
+
+
+def check_scored(folders: Mapping[str, pathlib.Path], rows, scores: str) -> None:
+    """Raises ValueError unless every model has scores of the weights that lie there."""
+    for name, path in folders.items():
+        if not _latest(rows, kind="translation", model=name, weights=_digest(path)):
+            raise ValueError(
+                f"no scores of the weights in {str(path)!r} in {scores!r}: run "
+                "gin_configs/scores.gin on this pair"
+            )
+
+
+def _digest(path: pathlib.Path) -> str:
+    return distill.weights_digest(str(path))
+
+
+def _latest(rows: Iterable[dict], **key: Any) -> dict[str, Any] | None:
+    """The last record that has these entries."""
+    found = [row for row in rows if all(row.get(name) == key[name] for name in key)]
+    return found[-1] if found else None
+
+
+def num_parameters(path: pathlib.Path, counts: Callable[[str], bool] = bool) -> int:
+    """Numbers in a checkpoint's tensors, of those whose names count; nothing is loaded."""
+    with strict.open_safetensors([path / "model.safetensors"]) as tensors:
+        return sum(math.prod(tensor.shape) for name, tensor in tensors.items() if counts(name))
+
+
+# Tables
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, num_names: int = 1
+) -> str:
+    """The first columns, which are names, to the left; the others, numbers, to the right."""
+    rule = ["---"] * num_names + ["---:"] * (len(header) - num_names)
+    lines = [header, rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shape_table(folders: Mapping[str, pathlib.Path]) -> str:
+    """Shapes from config.json, numbers of parameters and sizes from the weights."""
+    header = "model, width, feed-forward, heads, encoder layers, decoder layers, parameters"
+    header = [*header.split(", "), "of them in decoder and head", "file"]
+    fields = "d_model d_ff num_heads num_encoder_layers num_decoder_layers".split()
+    rows = []
+    for name, path in folders.items():
+        config = json.loads((path / "config.json").read_text())
+        decoder = num_parameters(path, lambda tensor: not tensor.startswith("encoder/"))
+        counts = [f"{count / 1e6:.1f}M" for count in (num_parameters(path), decoder)]
+        size = (path / "model.safetensors").stat().st_size
+        rows.append([name, *(str(config[key]) for key in fields), *counts, f"{size / 1e6:.0f} MB"])
+    return markdown_table(header, rows)
+
+
+def data_table(corpus: Mapping[str, Task]) -> str:
+    """Pairs and words of the training text, and how often an epoch takes each pair."""
+    rows = []
+    for name, task in corpus.items():
+        pairs = read_pairs(task)
+        num_words = [sum(len(pair[side].split()) for pair in pairs) for side in (0, 1)]
+        rows.append([name, *(f"{count:,}" for count in (len(pairs), *num_words))])
+        rows[-1].append(f"{task.weight:g}")
+    return markdown_table(["source", "pairs", "English words", "German words", "passes"], rows)
+
+
+def training_table(finished: Sequence[Finished]) -> str:
+    """Steps, tokens and last held-out losses of every run."""
+    header = ["model, run", "steps", "target tokens", "held-out loss, nats per token", "1 - alpha"]
+    rows = []
+    for one in finished:
+        losses = one.points[-1].losses
+        tokens = "-" if math.isnan(one.num_tokens) else f"{one.num_tokens / 1e6:.1f}M"
+        numbers = [_number(losses.get(part), 3) for part in ("cross_entropy", "tvd")]
+        rows.append([one.label, f"{one.num_steps:,}", tokens, *numbers])
+    return markdown_table(header, rows)
+
+
+_RECIPE = {
+    "peak rate": "optimizers.Schedule.peak",
+    "warm-up steps": "optimizers.Schedule.warmup",
+    "inverse square root from step": "optimizers.Schedule.timescale",
+    "share cooled down to zero": "optimizers.Schedule.cooldown",
+    "target slots of a batch": "batching.Buckets.slots_per_batch",
+    "longest side, tokens": "batching.Buckets.lengths",
+}
+
+
+def recipe_table(runs: Mapping[str, str]) -> str:
+    """Settings of every run out of its config.gin, which a run leaves when it is done."""
+    rows = []
+    for name, folder in runs.items():
+        path = pathlib.Path(folder) / "config.gin"
+        text = path.read_text() if path.is_file() else ""
+        bindings = dict(re.findall(r"^([\w.]+) = (\S.*)$", text, re.MULTILINE))
+        # Of the buckets' lengths, the last.
+        cells = [bindings.get(key, "-").strip("()").split(", ")[-1] for key in _RECIPE.values()]
+        rows.append([name, *cells])
+    return markdown_table(["run", *_RECIPE], rows)
+
+
+def score_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> str:
+    """A line per test set and model; the pooled set first."""
+    header = "test set, model, sentences, BLEU, chrF, length, repeating, loss".split(", ")
+    names = dict.fromkeys(row["test_set"] for row in rows if row["kind"] == "translation")
+    lines = []
+    for test_set in sorted(names, key=lambda name: name != POOLED):
+        for model, path in folders.items():
+            row = _latest(
+                rows, kind="translation", test_set=test_set, model=model, weights=_digest(path)
+            )
+            if row is not None:
+                numbers = [_number(row[key], 1) for key in ("bleu", "chrf")]
+                numbers += [_number(row["length_ratio"], 2), _percent(row["repetition_share"])]
+                numbers += [_number(row["loss"], 3)]
+                lines.append([test_set, model, f"{row['num_examples']:,}", *numbers])
+    return markdown_table(header, lines, num_names=2)
+
+
+def alpha_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> str:
+    """A line per draft: alpha before and after distillation, at every temperature."""
+    alphas = [row for row in rows if row["kind"] == "alpha"]
+    temperatures = sorted({row["temperature"] for row in alphas})
+    stages = [BEFORE, AFTER] if any(row["stage"] == BEFORE for row in alphas) else [AFTER]
+    header = ["draft"]
+    for temperature in temperatures:
+        header += [f"T = {temperature:g}, {stage} distillation" for stage in stages]
+    keys = [(name, path) for name, path in folders.items() if name != TARGET] + [(BIGRAM, None)]
+    lines = []
+    for name, path in keys:
+        cells = []
+        for temperature in temperatures:
+            for stage in stages:
+                key = dict(draft=name, stage=stage, temperature=temperature)
+                if path is None:
+                    # Counted, not trained: the same before and after.
+                    key["stage"] = NO_STAGE
+                elif stage == AFTER:
+                    key["weights"] = _digest(path)
+                row = _latest(alphas, **key)
+                cells.append("-" if row is None else _with_error(row))
+        lines.append([name, *cells])
+    sizes = sorted({f"{row['num_alpha_tokens']:,}" for row in alphas})
+    return f"{markdown_table(header, lines)}\n\nTokens per entry: {', '.join(sizes)}."
+
+
+def environment_line(environment: Mapping[str, Any]) -> str:
+    """Where the scores were measured."""
+    packages = environment["packages"]
+    return (
+        f"{environment['num_devices']} x {environment['device']} ({environment['num_cpus']} CPUs), "
+        f"Python {environment['python']}, jax {packages['jax']}"
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _with_error(row: Mapping[str, Any]) -> str:
+    return f"{row['alpha']:.3f} ± {row['alpha_standard_error']:.3f}"
+
+
+# The picture
+
+
+def draw_curves(finished: Sequence[Finished], path: pathlib.Path) -> None:
+    """Held-out loss of the runs that learn from text, and 1 - alpha of those that distil."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError(
+            "the picture of the curves needs matplotlib: pip install -e '.[plots]'"
+        ) from error
+    distilled = [one for one in finished if "tvd" in one.points[-1].losses]
+    learned = [one for one in finished if one not in distilled]
+    panels = [
+        (learned, "cross_entropy", "Held-out loss, nats per token"),
+        (distilled, "tvd", "Held-out 1 - alpha, on references"),
+    ]
+    panels = [panel for panel in panels if panel[0]]
+    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    colors = {
+        name: f"C{index}"
+        for index, name in enumerate(dict.fromkeys(one.student for one in finished))
+    }
+    has_tokens = not any(math.isnan(one.num_tokens) for one in finished)
+    for axes, (students, part, title) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+    ):
+        for one in students:
+            across = [point.num_tokens / 1e6 if has_tokens else point.step for point in one.points]
+            heights = [point.losses[part] for point in one.points]
+            axes.plot(across, heights, label=one.label, color=colors[one.student], linewidth=1.8)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_xlabel("target tokens, millions" if has_tokens else "steps")
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    figure.savefig(path, dpi=150)

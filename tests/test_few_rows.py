@@ -1,0 +1,95 @@
+"""The kernel for products of few rows equals XLA's product, and is optional."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specdec.kernels import few_rows
+
+# One that is cut into parts, one with remainders everywhere, one smaller than a vector.
+SHAPES = [(512, 1024), (129, 513), (7, 5)]
+
+
+@pytest.fixture
+def kernel():
+    if not few_rows.is_available():
+        pytest.skip("no C++ compiler, or no CPU backend: products are XLA's")
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "transposed"])
+def transposed(request):
+    return request.param
+
+
+def operands(num_inputs, num_outputs, transposed):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((few_rows.MAX_ROWS, num_inputs), np.float32)
+    w = rng.standard_normal((num_inputs, num_outputs), np.float32)
+    return x, np.ascontiguousarray(w.T) if transposed else w
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_is_the_product(kernel, shape, transposed):
+    x, w = operands(*shape, transposed)
+    expected = x.astype(np.float64) @ (w.T if transposed else w).astype(np.float64)
+    found = few_rows.product(x, w, transposed=transposed)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_rounds_alike_whatever_stands_beside_it(kernel, shape, transposed):
+    x, w = operands(*shape, transposed)
+    whole = np.asarray(few_rows.product(x, w, transposed=transposed))
+    for num_rows in (1, 2, 5, 8):
+        some = few_rows.product(x[:num_rows], w, transposed=transposed)
+        np.testing.assert_array_equal(some, whole[:num_rows])
+
+
+def test_repeated_calls_give_the_same_bits(kernel, transposed):
+    """Parts are taken by whichever thread is free, and added up in one order all the same."""
+    x, w = operands(512, 1024, transposed)
+    call = jax.jit(lambda x: few_rows.product(x, w, transposed=transposed))
+    first = np.asarray(call(x))
+    assert all((np.asarray(call(x)) == first).all() for _ in range(50))
+
+
+def test_leading_axes_gradients_and_vmap_are_those_of_the_product(kernel, transposed, monkeypatch):
+    x, w = operands(7, 5, transposed)
+    x = x[:6].reshape(2, 3, 7)
+
+    def results():
+        def loss(x, w):
+            return jnp.sum(jnp.square(few_rows.product(x, w, transposed=transposed)))
+
+        return jax.grad(loss, argnums=(0, 1))(x, w), jax.vmap(loss, in_axes=(0, None))(x, w)
+
+    found = results()
+    monkeypatch.setattr(few_rows, "is_available", lambda: False)
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(results()), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SPECDEC_KERNELS": "0"}, {"CXX": "/no/such/compiler"}, {"CXX": "false"}],
+    ids=["switched off", "no compiler", "a compiler that fails"],
+)
+def test_without_the_kernel_products_are_xlas(environment, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert not few_rows.is_available.__wrapped__()
+    assert bool(caplog.records) == ("CXX" in environment)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_more_rows_or_other_types_are_xlas(kernel):
+    def uses_kernel(x, w):
+        return "ffi_call" in str(jax.make_jaxpr(few_rows.product)(x, w))
+
+    x, w = operands(7, 5, False)
+    assert uses_kernel(x, w)
+    assert not uses_kernel(np.concatenate([x, x[:1]]), w)
+    assert not uses_kernel(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16))
