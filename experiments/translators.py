@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from specdec.drafters import ModelDrafter
-from specdec.models import T5LanguageModel
 from specdec.speculative import PairParams
 from specdec.text import drafter_for, load_model
 from specdec.types import Cache, EncoderInputs, LanguageModel

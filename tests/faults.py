@@ -132,14 +132,15 @@ def no_slack_in_the_buffer(patch):
 
 
 def position_bias_without_offset(patch):
-    right = t5.causal_bias
+    right = t5.attend
 
-    def causal_bias(table, distance):
-        # The block's queries count from 0, as if nothing were cached.
-        local = distance - distance[:, :1, :1]
-        return jnp.where(distance[:, None] >= 0, right(table, jnp.abs(local)), t5._MASKED)
+    def attend(queries, keys, values, visible, bias=None, **kwargs):
+        # Distances count from the end of the block, as if nothing were cached.
+        if bias is not None:
+            bias = jnp.roll(bias, visible[0, 0] - 1, axis=1)
+        return right(queries, keys, values, visible, bias, **kwargs)
 
-    patch.setattr(t5, "causal_bias", causal_bias)
+    patch.setattr(t5, "attend", attend)
 
 
 def accept_on_less_or_equal(patch):

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from specdec.checkpoints import strict
-from specdec.kernels import few_rows
+from specdec.kernels import library
 from specdec.models import t5
 from specdec.models.t5 import T5, T5Config, T5LanguageModel
 from specdec.types import EncoderInputs
@@ -308,7 +308,7 @@ def _equations(jaxpr):
 @BOTH
 def test_every_product_in_float32_has_the_highest_precision(config, monkeypatch):
     """JAX's default is TF32 on GPUs, bfloat16 passes on TPUs; neither has the kernel."""
-    monkeypatch.setattr(few_rows, "is_available", lambda: False)
+    monkeypatch.setattr(library, "is_available", lambda: False)
     model, inputs = T5LanguageModel(config), encoder_inputs()
 
     def whole(params, inputs, tokens, positions):

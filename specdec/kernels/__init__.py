@@ -1,1 +1,1 @@
-"""Compiled code for what XLA does slowly, each with a form in plain JAX that it must equal."""
+"""What XLA does slowly on a CPU, in C++; each with a form in plain JAX that it must equal."""

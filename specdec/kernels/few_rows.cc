@@ -3,39 +3,21 @@
 // Every sum is added up in an order that depends on the shape of w alone: neither the number of
 // rows nor the number of threads changes a bit of a row's result. So a block of tokens rounds as
 // the same tokens one by one, and greedy speculation ties with nothing.
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <utility>
 
-#include "xla/ffi/api/ffi.h"
+#include "parts.h"
 
 namespace ffi = xla::ffi;
 
+namespace specdec {
 namespace {
 
 constexpr int kMaxRows = 16;
-constexpr int kLanes = 16;
 constexpr int kUnroll = 8;  // rows of w per pass over y: fewer loads and stores of y
 // Below this a second thread wakes up too late to be of use.
 constexpr int64_t kSerialBytes = 1 << 19;
-constexpr int kMaxParts = 8;
+constexpr int64_t kMaxParts = 8;
 
-// A machine without registers of 64 bytes gets several instructions from the compiler.
-typedef float Vector __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-
-inline Vector Load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-inline void Store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-
-inline float Sum(Vector v) {
-  for (int half = kLanes / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  return v[0];
-}
-
-// A part of a product: rows or columns `from` to `to` of w.
 struct Operands {
   const float* x;  // [T, K]
   const float* w;  // [K, N], or [N, K] if transposed
@@ -104,75 +86,44 @@ PartFn Choose(int64_t num_rows, bool transposed, std::integer_sequence<int, T...
   return (transposed ? kTransposed : kPlain)[num_rows - 1];
 }
 
-// A product cut into parts, which threads take one by one. Owned by all who may still look at it: a
-// thread that wakes up late finds no part left.
-struct Job {
-  PartFn part_fn;
-  Operands operands;
-  int64_t num_rows, length, step;  // length: of what is cut, K or (transposed) N
-  int num_parts;
-  std::unique_ptr<float[]> partial;  // [num_parts, T, N], where parts add up to y
-  std::atomic<int> num_taken{0}, num_done{0};
-
-  void TakeParts() {
-    for (int part; (part = num_taken.fetch_add(1)) < num_parts;) {
-      Operands mine = operands;
-      if (partial) mine.y = partial.get() + part * num_rows * operands.N;
-      part_fn(mine, part * step, std::min(length, (part + 1) * step));
-      num_done.fetch_add(1, std::memory_order_release);
-    }
-  }
-
-  void AwaitAll() {
-    while (num_done.load(std::memory_order_acquire) < num_parts) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
-  }
-
-  void AddUp() {
-    const int64_t size = num_rows * operands.N;
-    std::memcpy(operands.y, partial.get(), sizeof(float) * size);
-    for (int part = 1; part < num_parts; ++part)
-      for (int64_t i = 0; i < size; ++i) operands.y[i] += partial[part * size + i];
-  }
-};
-
 using Matrix = ffi::Buffer<ffi::F32, 2>;
 
 ffi::Error FewRows(ffi::ThreadPool pool, Matrix x, Matrix w, ffi::Result<Matrix> y,
                    bool transposed) {
-  const int64_t num_rows = x.dimensions()[0], K = x.dimensions()[1];
+  const int64_t T = x.dimensions()[0], K = x.dimensions()[1];
   const int64_t N = w.dimensions()[transposed ? 0 : 1];
-  if (num_rows < 1 || num_rows > kMaxRows)
-    return ffi::Error::InvalidArgument("few_rows: 1 to 16 rows");
-  auto job = std::make_shared<Job>();
-  job->part_fn = Choose(num_rows, transposed, std::make_integer_sequence<int, kMaxRows>());
-  job->operands = {x.typed_data(), w.typed_data(), y->typed_data(), K, N};
-  job->num_rows = num_rows;
-  job->length = transposed ? N : K;
-  const int64_t bytes = sizeof(float) * K * N;
-  const int64_t parts = std::clamp<int64_t>(bytes / kSerialBytes, 1, kMaxParts);
-  job->step = (job->length + parts - 1) / parts;
-  job->step = (job->step + kUnroll - 1) / kUnroll * kUnroll;
-  job->num_parts = (job->length + job->step - 1) / job->step;
-  if (!transposed && job->num_parts > 1)
-    job->partial.reset(new float[job->num_parts * num_rows * N]);
-  const int64_t num_helpers = std::min<int64_t>(job->num_parts, pool.num_threads()) - 1;
-  for (int64_t i = 0; i < num_helpers; ++i) pool.Schedule([job] { job->TakeParts(); });
-  job->TakeParts();
-  job->AwaitAll();
-  if (job->partial) job->AddUp();
+  if (T < 1 || T > kMaxRows) return ffi::Error::InvalidArgument("few_rows: 1 to 16 rows");
+  const Operands operands{x.typed_data(), w.typed_data(), y->typed_data(), K, N};
+  const PartFn part_fn = Choose(T, transposed, std::make_integer_sequence<int, kMaxRows>());
+  // Cut along N, each part writes columns of its own; along K, the parts add up to y.
+  const int64_t length = transposed ? N : K;
+  int64_t num_parts = std::clamp<int64_t>(sizeof(float) * K * N / kSerialBytes, 1, kMaxParts);
+  int64_t step = (length + num_parts - 1) / num_parts;
+  step = (step + kUnroll - 1) / kUnroll * kUnroll;
+  num_parts = (length + step - 1) / step;
+  const bool adds_up = !transposed && num_parts > 1;
+  std::unique_ptr<float[]> partial(adds_up ? new float[num_parts * T * N] : nullptr);
+  RunParts(pool, num_parts, [=, sums = partial.get()](int part) {
+    Operands mine = operands;
+    if (adds_up) mine.y = sums + part * T * N;
+    part_fn(mine, part * step, std::min(length, (part + 1) * step));
+  });
+  if (adds_up) {
+    float* out = operands.y;
+    std::memcpy(out, partial.get(), sizeof(float) * T * N);
+    for (int64_t part = 1; part < num_parts; ++part)
+      for (int64_t i = 0; i < T * N; ++i) out[i] += partial[part * T * N + i];
+  }
   return ffi::Error::Success();
 }
 
 }  // namespace
+}  // namespace specdec
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(FewRowsProduct, FewRows,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(SpecdecFewRows, specdec::FewRows,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Matrix>()  // x
-                                  .Arg<Matrix>()  // w
-                                  .Ret<Matrix>()
+                                  .Arg<specdec::Matrix>()  // x
+                                  .Arg<specdec::Matrix>()  // w
+                                  .Ret<specdec::Matrix>()
                                   .Attr<bool>("transposed"));

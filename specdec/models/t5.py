@@ -21,11 +21,8 @@ from jax import lax
 
 from specdec.buffers import prefix_mask, write_at
 from specdec.kernels import few_rows
+from specdec.kernels.attention import MASKED, attend
 from specdec.types import EncoderInputs
-
-# Scores of invisible keys. exp(-1e10 - max) is exactly 0 in float32, and, unlike -inf, a row
-# without any visible key stays finite.
-_MASKED = -1e10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,21 +141,6 @@ def relative_position_bucket(
     return bucket + jnp.where(distance < num_exact, distance, jnp.minimum(far, num_buckets - 1))
 
 
-def distances(positions: jax.Array, length: int, size: int) -> jax.Array:
-    """Slots from key s back to query t of blocks at positions [B]: [B, T, S], negative = ahead.
-
-    Example: positions [2], T = 2, S = 4 -> [[[2, 1, 0, -1], [3, 2, 1, 0]]].
-    """
-    queries = positions[:, None] + jnp.arange(length)
-    return queries[:, :, None] - jnp.arange(size)
-
-
-def causal_bias(bias_by_distance: jax.Array, distance: jax.Array) -> jax.Array:
-    """The decoder's score bias: table [H, S], distance [B, T, S] -> [B, H, T, S]."""
-    bias = bias_by_distance[:, jnp.maximum(distance, 0)]  # [H, B, T, S]
-    return jnp.where(distance[:, None] >= 0, jnp.moveaxis(bias, 0, 1), _MASKED)
-
-
 class RelativePositionBias(nn.Module):
     """Learned bias of attention scores by bucketed distance."""
 
@@ -215,7 +197,7 @@ def _dropout(config: T5Config) -> nn.Dropout:
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose keys and values are handed in. No 1/sqrt(K): T5 learns it."""
+    """Multi-head attention. No 1/sqrt(K): T5 learns it."""
 
     config: T5Config
 
@@ -232,9 +214,10 @@ class Attention(nn.Module):
         """x [B, S, D] -> keys, values [B, H, S, K]. Heads first: attention then copies nothing."""
         return self._by_head(self.key(x)), self._by_head(self.value(x))
 
-    def __call__(self, x: jax.Array, keys: jax.Array, values: jax.Array, bias: jax.Array):
-        """x [B, T, D], keys and values [B, H, S, K], bias broadcasting to [B, H, T, S] -> x."""
+    def to_all(self, x: jax.Array, bias: jax.Array) -> jax.Array:
+        """Self-attention of x [B, T, D] in both directions, bias broadcasting to [B, H, T, T]."""
         config = self.config
+        keys, values = self.keys_values(x)
         scores = jnp.einsum(
             "bhtk,bhsk->bhts",
             self._by_head(self.query(x)),
@@ -243,10 +226,22 @@ class Attention(nn.Module):
             preferred_element_type=jnp.float32,
         )
         # Replaced, not lowered: an invisible key may hold NaN, and NaN - 1e10 is NaN.
-        scores = jnp.where(bias > _MASKED, scores + bias, _MASKED)
+        scores = jnp.where(bias > MASKED, scores + bias, MASKED)
         weights = nn.softmax(scores, axis=-1).astype(config.dtype)
         mixed = jnp.einsum("bhts,bhsk->bthk", weights, values, precision=config.precision)
         return self.out(mixed.reshape(*x.shape[:2], -1))
+
+    def to_cache(
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        visible: jax.Array,
+        bias: jax.Array | None = None,
+    ) -> jax.Array:
+        """x [B, T, D] to keys and values [B, H, S, K], of which it sees the first, see `attend`."""
+        precision = self.config.precision
+        return self.out(attend(self.query(x), keys, values, visible, bias, precision=precision))
 
     def _by_head(self, x: jax.Array) -> jax.Array:
         """[B, S, H * K] -> [B, H, S, K]."""
@@ -282,7 +277,7 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: jax.Array, bias: jax.Array, deterministic: bool = True) -> jax.Array:
         normed = self.pre_attention_layer_norm(x)
-        attended = self.attention(normed, *self.attention.keys_values(normed), bias)
+        attended = self.attention.to_all(normed, bias)
         x = x + self.dropout(attended, deterministic=deterministic)
         fed = self.mlp(self.pre_mlp_layer_norm(x), deterministic)
         return x + self.dropout(fed, deterministic=deterministic)
@@ -309,8 +304,8 @@ class DecoderLayer(nn.Module):
         x: jax.Array,
         cache: LayerCache,
         positions: jax.Array,
-        self_bias: jax.Array,
-        cross_bias: jax.Array,
+        encoder_lengths: jax.Array,
+        bias_by_distance: jax.Array,
         deterministic: bool = True,
     ) -> tuple[jax.Array, LayerCache]:
         """x [B, T, D] at positions [B] -> x, and the cache with the block's T slots written."""
@@ -320,15 +315,16 @@ class DecoderLayer(nn.Module):
             keys=write_at(cache.keys, block_keys, positions, axis=2),
             values=write_at(cache.values, block_values, positions, axis=2),
         )
-        # The weight of a slot beyond the block is 0, but 0 * NaN is NaN: blank what lies there.
-        filled = prefix_mask(positions + x.shape[1], cache.values.shape[2])
-        values = jnp.where(filled[:, None, :, None], cache.values, 0)
-        attended = self.self_attention(normed, cache.keys, values, self_bias)
+        visible = positions[:, None] + 1 + jnp.arange(x.shape[1])
+        attended = self.self_attention.to_cache(
+            normed, cache.keys, cache.values, visible, bias_by_distance
+        )
         x = x + self.dropout(attended, deterministic=deterministic)
 
         normed = self.pre_cross_attention_layer_norm(x)
-        attended = self.encoder_decoder_attention(
-            normed, cache.cross_keys, cache.cross_values, cross_bias
+        visible = jnp.broadcast_to(encoder_lengths[:, None], x.shape[:2])
+        attended = self.encoder_decoder_attention.to_cache(
+            normed, cache.cross_keys, cache.cross_values, visible
         )
         x = x + self.dropout(attended, deterministic=deterministic)
 
@@ -351,7 +347,7 @@ class Encoder(nn.Module):
         slots = jnp.arange(x.shape[1])
         bias = self.relpos_bias(slots[None, :] - slots[:, None])
         visible = prefix_mask(lengths, x.shape[1])[:, None, None, :]
-        bias = jnp.where(visible, bias, _MASKED)
+        bias = jnp.where(visible, bias, MASKED)
         x = self.dropout(x, deterministic=deterministic)
         for layer in self.layers:
             x = layer(x, bias, deterministic)
@@ -396,14 +392,17 @@ class Decoder(nn.Module):
         self, x: jax.Array, cache: T5Cache, positions: jax.Array, deterministic: bool = True
     ) -> tuple[jax.Array, T5Cache]:
         """x [B, T, D] embedded tokens at positions [B] -> normed x [B, T, D], cache."""
-        distance = distances(positions, x.shape[1], cache.layers[0].keys.shape[2])
-        self_bias = causal_bias(cache.bias_by_distance, distance)
-        visible = prefix_mask(cache.encoder_lengths, cache.encoded.shape[1])
-        cross_bias = jnp.where(visible, 0.0, _MASKED)[:, None, None, :]
         x = self.dropout(x, deterministic=deterministic)
         layers = []
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x, layer_cache = layer(x, layer_cache, positions, self_bias, cross_bias, deterministic)
+            x, layer_cache = layer(
+                x,
+                layer_cache,
+                positions,
+                cache.encoder_lengths,
+                cache.bias_by_distance,
+                deterministic,
+            )
             layers.append(layer_cache)
         x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
         return x, cache.replace(layers=tuple(layers))

@@ -1,0 +1,35 @@
+"""The compiled kernels are built once, and done without where they can't be."""
+
+import pytest
+
+from specdec.kernels import library
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"SPECDEC_KERNELS": "0"}, {"CXX": "/no/such/compiler"}, {"CXX": "false"}],
+    ids=["switched off", "no compiler", "a compiler that fails"],
+)
+def test_whatever_stands_in_the_way_is_told_in_one_line(environment, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert not library.is_available.__wrapped__()
+    assert bool(caplog.records) == ("CXX" in environment)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_second_process_takes_what_the_first_built(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def compile_it(command, **kwargs):
+        made.append(command[-1])
+        with open(command[-1], "w"):
+            pass
+
+    monkeypatch.setattr(library.subprocess, "run", compile_it)
+    monkeypatch.setenv("CXX", "c++")
+    first, second = library._built(), library._built()
+    assert first == second and first.exists() and len(made) == 1
+    assert list(first.parent.iterdir()) == [first], "nothing half-made is left"
