@@ -32,7 +32,8 @@ def write_card(
     """Writes README.md and curve.png into the pair's folder.
 
     Placeholders: {shapes} the models, {data} the training text, {training} and {recipe} the runs,
-    {curve} their picture, {scores} and {alphas} what `scores.score` recorded, {environment} where.
+    {curve} their picture, {scores} and {alphas} what `scores.score` recorded, {environment} where,
+    {<run>_steps} how many steps a run took.
 
     Args:
       output_dir: of the run; nothing but its configuration goes there.
@@ -64,6 +65,7 @@ def write_card(
             "scores": score_table(folders, rows),
             "alphas": alpha_table(folders, rows),
             "environment": environment_line(json.loads(environment.read_text())),
+            **{f"{one.run}_steps": str(one.num_steps) for one in finished},
         },
     )
     draw_curves(finished, pathlib.Path(pair) / "curve.png")
