@@ -21,6 +21,8 @@ CORE = [
 EXTRAS = {
     "cuda": ["jax[cuda12]"],
     "tpu": ["jax[tpu]"],
+    # Mixed precision on a CPU: products in bfloat16 by oneDNN.
+    "train": ["onednn-cpu-gomp", "onednn-devel-cpu-gomp"],
     # Imported only where such data is read: seqio alone takes ten seconds to import.
     "tasks": ["seqio", "tensorflow-datasets", "importlib_resources"],
     # t5x itself is not on PyPI (its README says how to install it): what it needs from there.
@@ -48,7 +50,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["specdec", "specdec.*", "experiments", "experiments.*"]),
-    package_data={"specdec.kernels": ["*.cc"]},
+    package_data={"specdec.kernels": ["*.cc", "*.h"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

@@ -74,6 +74,7 @@ class Objective:
       target: folder of the frozen target; "" = none, for a model that learns from text alone.
       num_top_ids: 0 runs the target in every step; N > 0 stores its N likeliest ids at every
         position first (see `top_rows`) and compares the laws on those.
+      mixed_precision: of the target's passes, see `T5Config`.
 
     Raises:
       ValueError: if the stages do not add up to a run, or distil without a target.
@@ -82,6 +83,7 @@ class Objective:
     stages: Sequence[Stage] = (Stage(cross_entropy=1.0),)
     target: str = ""
     num_top_ids: int = 0
+    mixed_precision: bool = False
 
     def __post_init__(self):
         if self.num_top_ids < 0:
@@ -125,7 +127,7 @@ def load_initial(student: Student) -> Any:
     """Parameters of the export that a student starts from; ValueError if it is another shape."""
     named = pathlib.Path(student.init_from) / student.name
     params, config = native.load(named if named.is_dir() else student.init_from)
-    if dataclasses.replace(config, dropout_rate=student.config.dropout_rate) != student.config:
+    if config.without_training() != student.config.without_training():
         raise ValueError(
             f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
             f"{student.config}: start from an export of the same shape"
@@ -179,7 +181,7 @@ def load_target(objective: Objective, students: Sequence[Student], num_rows: int
                 f"{student.config.encoder_dim or student.config.d_model}, the target's is "
                 f"{config.d_model}: set its encoder_dim to that"
             )
-    return Target(config, params)
+    return Target(dataclasses.replace(config, mixed_precision=objective.mixed_precision), params)
 
 
 def weights_digest(path: str) -> str:

@@ -127,7 +127,7 @@ class Run:
         folder = self.output_dir / "export"
         for name, student in self.students.items():
             path = folder / name if len(self.students) > 1 else folder
-            native.save(path, params[name], dataclasses.replace(student.config, dropout_rate=0.0))
+            native.save(path, params[name], student.config.without_training())
 
     def _load(self, tasks: Sequence[Task]) -> Examples:
         return load_examples(
@@ -146,10 +146,10 @@ class Run:
         return TopRowStore(str(folder), len(self.examples.targets), size)
 
     def _identity(self, optimizer: Any) -> dict[str, Any]:
-        """What a continuation shares with the run it continues. Dropout may change on the way."""
+        """What a continuation shares with its run. What is set for training only may change."""
         configs = {}
         for name, student in self.students.items():
-            config = dataclasses.asdict(dataclasses.replace(student.config, dropout_rate=0.0))
+            config = dataclasses.asdict(student.config.without_training())
             config["dtype"] = jnp.dtype(config["dtype"]).name
             configs[name] = {key: str(value) for key, value in config.items()}
         return {

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.buffers import prefix_mask, write_at
-from specdec.kernels import few_rows
+from specdec.kernels import few_rows, mixed
 from specdec.kernels.attention import MASKED, attend
 from specdec.types import EncoderInputs
 
@@ -40,6 +40,8 @@ class T5Config:
       scale_logits: multiply logits by d_model**-0.5; None = `tied`, as T5 has it.
       num_buckets, max_distance: relative position buckets.
       dropout_rate: used in training only.
+      mixed_precision: multiply by weights in bfloat16 and add up in float32; all else stays as it
+        is. Used in training only, see `kernels.mixed`.
       dtype: of activations and of the caches, float32 or bfloat16. Norms, softmax and logits are
         float32 in either.
     """
@@ -58,6 +60,7 @@ class T5Config:
     num_buckets: int = 32
     max_distance: int = 128
     dropout_rate: float = 0.0
+    mixed_precision: bool = False
     dtype: Any = jnp.float32
 
     def __post_init__(self):
@@ -71,6 +74,10 @@ class T5Config:
             )
         if self.num_decoder_layers < 1:
             raise ValueError(f"num_decoder_layers={self.num_decoder_layers}: must be 1 or more")
+
+    def without_training(self) -> "T5Config":
+        """The same model, with what is set for training only at its default."""
+        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False)
 
     @property
     def logits_scale(self) -> float:
@@ -185,7 +192,7 @@ def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) 
         use_bias=False,
         dtype=config.dtype,
         precision=config.precision,
-        dot_general=few_rows.dot_general,
+        dot_general=(mixed if config.mixed_precision else few_rows).dot_general,
         kernel_init=kernel_init,
         name=name,
     )
@@ -411,6 +418,8 @@ class Decoder(nn.Module):
         """x [B, T, D], the embedding table [V, D] -> logits [B, T, V] float32."""
         config = self.config
         head = embedding if config.tied else self.logits_dense()
+        if config.mixed_precision:
+            return mixed.product(x, head, config.tied) * config.logits_scale
         logits = few_rows.product(
             x,
             head.astype(config.dtype),
