@@ -14,9 +14,15 @@ def test_whatever_stands_in_the_way_is_told_in_one_line(environment, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert not library.is_available.__wrapped__()
+    assert not library.DECODING.register()
     assert bool(caplog.records) == ("CXX" in environment)
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_each_library_has_a_file_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(library.subprocess, "run", lambda command, **_: open(command[-1], "w"))
+    assert library.DECODING.built() != library.TRAINING.built()
 
 
 def test_a_second_process_takes_what_the_first_built(monkeypatch, tmp_path):
@@ -30,6 +36,6 @@ def test_a_second_process_takes_what_the_first_built(monkeypatch, tmp_path):
 
     monkeypatch.setattr(library.subprocess, "run", compile_it)
     monkeypatch.setenv("CXX", "c++")
-    first, second = library._built(), library._built()
+    first, second = library.DECODING.built(), library.DECODING.built()
     assert first == second and first.exists() and len(made) == 1
     assert list(first.parent.iterdir()) == [first], "nothing half-made is left"

@@ -75,7 +75,7 @@ class Library:
             raise FileNotFoundError("no C++ compiler found; install g++ or name one in CXX")
         paths = [_FOLDER / name for name in self.sources]
         flags = (*_FLAGS, f"-I{jax.ffi.include_dir()}")
-        # -march=native makes code for this kind of processor alone: a home may be shared by several.
+        # -march=native makes code for this kind of processor alone, and homes are shared.
         version = jaxlib.version.__version__
         made_of = [path.read_bytes() for path in paths], compiler, flags, self.flags, version
         digest = hashlib.sha256(repr((made_of, _processor())).encode()).hexdigest()[:16]
