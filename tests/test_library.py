@@ -1,5 +1,7 @@
 """The compiled kernels are built once, and done without where they can't be."""
 
+from pathlib import Path
+
 import pytest
 
 from specdec.kernels import library
@@ -21,7 +23,7 @@ def test_whatever_stands_in_the_way_is_told_in_one_line(environment, monkeypatch
 
 def test_each_library_has_a_file_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(library.subprocess, "run", lambda command, **_: open(command[-1], "w"))
+    monkeypatch.setattr(library.subprocess, "run", lambda command, **_: Path(command[-1]).touch())
     assert library.DECODING.built() != library.TRAINING.built()
 
 
@@ -31,8 +33,7 @@ def test_a_second_process_takes_what_the_first_built(monkeypatch, tmp_path):
 
     def compile_it(command, **kwargs):
         made.append(command[-1])
-        with open(command[-1], "w"):
-            pass
+        Path(command[-1]).touch()
 
     monkeypatch.setattr(library.subprocess, "run", compile_it)
     monkeypatch.setenv("CXX", "c++")
