@@ -5,6 +5,9 @@ target over one token, are measured apart from the decoding they are to predict,
 steps inside one compiled program. The chains are made of the loops' own parts, sampling and rule
 included, so that a round of the speculative loop costs gamma c + r.
 
+Drafts are timed between runs of the target: in a chain of their own a small draft's weights would
+stay in the processor's cache, from which, in the loop, every run of the target drives them out.
+
 Dimensions: B batch, P prompt length, G gamma.
 """
 
@@ -20,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.autoregressive import init_state, plain_step, prefill
-from specdec.buffers import write_at
+from specdec.buffers import last_token, write_at
 from specdec.config import SpecConfig, buffer_length, checked_num_ids
 from specdec.generation import start
 from specdec.sampling import Settings, log_probs_of
@@ -82,12 +85,25 @@ def step_costs(
         config, max_new_tokens=max(config.max_new_tokens, lengths[1]), cache_length=None
     )
     request = (params, inputs, prompt, keys)
-    models = dict(target=target, drafter=drafter, config=config)
     dynamic = dict(settings=settings, draft_settings=draft_settings or settings)
-    chains = {"target": _target_chain, "draft": _draft_chain, "verify": _verify_chain}
+    without_drafts = dataclasses.replace(config, gamma=0)
+    chains = {
+        "target": (_target_chain, config),
+        "verify": (_verify_chain, config),
+        "drafts and target": (_draft_chain, config),
+        "no drafts and target": (_draft_chain, without_drafts),
+    }
     run = {
-        (name, length): partial(chain, *request, num_steps=length, **models, **dynamic)
-        for name, chain in chains.items()
+        (name, length): partial(
+            chain,
+            *request,
+            num_steps=length,
+            target=target,
+            drafter=drafter,
+            config=chain_config,
+            **dynamic,
+        )
+        for name, (chain, chain_config) in chains.items()
         for length in lengths
     }
     times = interleaved(run, repeats)
@@ -99,10 +115,10 @@ def step_costs(
         )
         for name in chains
     }
-    per_draft = seconds["draft"] / config.gamma if config.gamma else 0.0
+    drafts = seconds["drafts and target"] - seconds["no drafts and target"]
     return {
         "target_seconds": seconds["target"],
-        "c": per_draft / seconds["target"],
+        "c": drafts / max(config.gamma, 1) / seconds["target"],
         "r": seconds["verify"] / seconds["target"],
     }
 
@@ -152,26 +168,30 @@ def _context(prompt: jax.Array, size: int) -> Context:
 def _draft_chain(
     params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
 ):
-    """num_steps proposals, one slot further each; their tokens and q are summed up, so consumed."""
+    """num_steps times gamma drafts and a run of the target, one slot further each.
+
+    Their tokens, q and logits are summed up, so consumed.
+    """
     del settings
     size = _buffer_length(prompt, config)
-    cache = target.init_cache(params.target, inputs, size)
+    cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
     draft_state = drafter.init(params.draft, inputs, prompt, cache, cache_length=size)
 
     def link(step, carry):
-        context, draft_state, total = carry
+        context, cache, draft_state, total = carry
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
         proposal, draft_state = drafter.propose(
             params.draft, draft_state, context, step_keys, settings=draft_settings, config=config
         )
-        total += log_probs_of(proposal.probs, proposal.tokens).sum()
+        newest = last_token(context.tokens, context.lengths)[:, None]
+        logits, cache = target.extend(params.target, cache, newest, context.lengths - 1)
+        total += log_probs_of(proposal.probs, proposal.tokens).sum() + logits.sum()
         tokens = write_at(context.tokens, proposal.tokens, context.lengths)
-        return Context(tokens, context.lengths + 1, context.prompt_lengths), draft_state, total
+        context = Context(tokens, context.lengths + 1, context.prompt_lengths)
+        return context, cache, draft_state, total
 
-    if config.gamma == 0:
-        return prompt
-    carry = (_context(prompt, size), draft_state, jnp.float32(0))
-    context, _, total = lax.fori_loop(0, num_steps, link, carry)
+    carry = (_context(prompt, size), cache, draft_state, jnp.float32(0))
+    context, _, _, total = lax.fori_loop(0, num_steps, link, carry)
     return context.tokens, total
 
 

@@ -46,21 +46,23 @@ def test_costs_are_measured_in_target_runs(temperature):
 
 
 def test_costs_leave_out_what_all_chains_share(monkeypatch):
-    """5 s of encoder and call, and 2, 6, 3 s a link for target, gamma = 2 drafts, verification."""
-    per_link = {timing._target_chain: 2.0, timing._draft_chain: 6.0, timing._verify_chain: 3.0}
+    """5 s of encoder and call, and 2, 3 s a link for target, verification; 4 s a draft."""
+    per_link = {timing._target_chain: 2.0, timing._draft_chain: 1.5, timing._verify_chain: 3.0}
 
     def interleaved(functions, repeats):
-        return {
-            name: [5.0 + per_link[one.func] * one.keywords["num_steps"]] * repeats
-            for name, one in functions.items()
-        }
+        times = {}
+        for name, one in functions.items():
+            drafts = one.keywords["config"].gamma if one.func is timing._draft_chain else 0
+            seconds = per_link[one.func] + 4.0 * drafts
+            times[name] = [5.0 + seconds * one.keywords["num_steps"]] * repeats
+        return times
 
     monkeypatch.setattr(timing, "interleaved", interleaved)
     nothing = dict(target=None, drafter=None, settings=None)
     costs = timing.step_costs(
         None, None, None, None, config=SpecConfig(gamma=2), num_steps=4, **nothing
     )
-    assert costs == {"target_seconds": 2.0, "c": 1.5, "r": 1.5}
+    assert costs == {"target_seconds": 2.0, "c": 2.0, "r": 1.5}
 
 
 def test_all_links_of_a_chain_are_compiled():
