@@ -12,6 +12,7 @@ CORE = [
     "numpy",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12.8",
+    "protobuf",
     "rich",
     "sacrebleu",
     "safetensors",

@@ -161,6 +161,12 @@ def load_target(objective: Objective, students: Sequence[Student], num_rows: int
       ValueError: if a student needs a target and there is none, or the shapes do not go together.
     """
     encoderless = [student for student in students if student.is_encoderless]
+    for student in students:
+        if objective.num_top_ids and student.config.num_logits:
+            raise ValueError(
+                f"{student.name!r} has num_logits={student.config.num_logits}: the target's top "
+                "ids may lie beyond; set num_top_ids=0"
+            )
     if not objective.target:
         if encoderless:
             raise ValueError(

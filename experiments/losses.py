@@ -4,7 +4,9 @@ Dimensions: B batch, T decoder length, V table rows, K real ids (K <= V), N logg
 p is the target, q the draft, always.
 
 Rows of the table beyond the real ids are padding: they are cut off before any softmax, in the
-target and in the draft, so p and q are laws over the K real ids.
+target and in the draft, so p and q are laws over the K real ids. A draft may know fewer ids than
+the target (`T5Config.num_logits`): q of the others is 0. That is no loss that it could lower, so
+the sums run over the ids it knows, and a reference token that it doesn't know costs nothing.
 """
 
 from typing import NamedTuple
@@ -37,7 +39,9 @@ def cross_entropy(log_q: jax.Array, tokens: jax.Array) -> jax.Array:
 
     Example: q = [1/2, 1/4, 1/4], token 1 -> log 4.
     """
-    return -jnp.take_along_axis(log_q, tokens[..., None], axis=-1)[..., 0]
+    is_known = tokens < log_q.shape[-1]
+    known = jnp.where(is_known, tokens, 0)
+    return jnp.where(is_known, -jnp.take_along_axis(log_q, known[..., None], axis=-1)[..., 0], 0.0)
 
 
 def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
@@ -45,6 +49,7 @@ def forward_kl(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
 
     Example: p = [1/2, 1/2, 0], q = [1/4, 1/2, 1/4] -> 1/2 log 2.
     """
+    log_p = log_p[..., : log_q.shape[-1]]
     p = jnp.exp(log_p)
     # 0 log 0 = 0, also where log_p is -inf.
     return jnp.sum(jnp.where(p > 0, p * (jnp.where(p > 0, log_p, 0.0) - log_q), 0.0), axis=-1)
@@ -55,6 +60,7 @@ def total_variation(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
 
     Example: p = [1/2, 1/2, 0], q = [1/4, 1/2, 1/4] -> 1 - (1/4 + 1/2 + 0) = 1/4.
     """
+    log_p = log_p[..., : log_q.shape[-1]]
     return 1.0 - jnp.sum(jnp.minimum(jnp.exp(log_p), jnp.exp(log_q)), axis=-1)
 
 

@@ -5,6 +5,7 @@ import gzip
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sentencepiece
 
 from experiments import losses
 from experiments.batching import BatchSource, Buckets, make_batch, plan_epoch, plan_in_order
@@ -13,7 +14,7 @@ from experiments.distill import Objective, Stage
 from experiments.losses import LossWeights
 from experiments.optimizers import Schedule
 from experiments.top_rows import TopRows, merged_log_probs
-from experiments.vocabulary import train_vocabulary
+from experiments.vocabulary import sorted_by_use, train_vocabulary
 from specdec.vocabulary import Vocabulary
 
 BUCKETS = Buckets((4, 8), slots_per_batch=16)
@@ -91,6 +92,20 @@ def test_vocabulary_has_t5s_ids_and_spells_what_it_never_saw(spoken):
         assert 2 not in tokens
     prefixed, plain = vocabulary.encode(["to German: red door", "red door"])
     assert len(prefixed) == len(plain) + 1
+
+
+def test_ids_are_sorted_by_how_often_outputs_use_them_and_texts_are_split_as_before(spoken):
+    _, vocabulary = spoken
+    processor = vocabulary.processor
+    outputs = ["altes Haus", "altes Haus", "rote Tür", "ñ"]
+    model, order = sorted_by_use(processor.serialized_model_proto(), outputs)
+    again = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert order[:3] == [0, 1, 2] and sorted(order) == list(range(275))
+    for text in [*outputs, "to German: red door"]:
+        assert [order[token] for token in again.encode(text)] == processor.encode(text)
+        assert again.decode(again.encode(text)) == text
+    counts = np.bincount(np.concatenate([again.encode(text) for text in outputs]), minlength=275)
+    assert (np.diff(counts[3:]) <= 0).all()
 
 
 def test_examples_are_tokenised_once_and_over_long_pairs_dropped(spoken, tmp_path, capsys):
@@ -183,6 +198,14 @@ def test_losses_by_hand():
     assert losses.forward_kl(log_p, log_q) == pytest.approx(0.5 * np.log(2))
     assert losses.total_variation(log_p, log_q) == pytest.approx(0.25)
     assert losses.total_variation(log_p, log_p) == pytest.approx(0.0)
+
+
+def test_ids_that_a_draft_does_not_know_cost_it_nothing_but_overlap():
+    p, q = np.log([0.5, 0.25, 0.25]), np.log([0.75, 0.25])
+    assert losses.cross_entropy(q, jnp.array(2)) == 0.0
+    assert losses.cross_entropy(q, jnp.array(1)) == pytest.approx(np.log(4))
+    assert losses.forward_kl(p, q) == pytest.approx(0.5 * np.log(0.5 / 0.75))
+    assert losses.total_variation(p, q) == pytest.approx(1 - 0.75)
 
 
 def test_rows_beyond_the_real_ids_are_no_part_of_a_law():

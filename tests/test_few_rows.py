@@ -22,6 +22,10 @@ def transposed(request):
     return request.param
 
 
+def product(x, w, transposed):
+    return (few_rows.product_with_rows if transposed else few_rows.product)(x, w)
+
+
 def operands(num_inputs, num_outputs, transposed):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((library.MAX_ROWS, num_inputs), np.float32)
@@ -33,7 +37,7 @@ def operands(num_inputs, num_outputs, transposed):
 def test_the_kernel_is_the_product(kernel, shape, transposed):
     x, w = operands(*shape, transposed)
     expected = x.astype(np.float64) @ (w.T if transposed else w).astype(np.float64)
-    found = few_rows.product(x, w, transposed=transposed)
+    found = product(x, w, transposed)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
@@ -41,16 +45,16 @@ def test_the_kernel_is_the_product(kernel, shape, transposed):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_row_rounds_alike_whatever_stands_beside_it(kernel, shape, transposed):
     x, w = operands(*shape, transposed)
-    whole = np.asarray(few_rows.product(x, w, transposed=transposed))
+    whole = np.asarray(product(x, w, transposed))
     for num_rows in (1, 2, 5, 8):
-        some = few_rows.product(x[:num_rows], w, transposed=transposed)
+        some = product(x[:num_rows], w, transposed)
         np.testing.assert_array_equal(some, whole[:num_rows])
 
 
 def test_repeated_calls_give_the_same_bits(kernel, transposed):
     """Parts are taken by whichever thread is free, and added up in one order all the same."""
     x, w = operands(512, 1024, transposed)
-    call = jax.jit(lambda x: few_rows.product(x, w, transposed=transposed))
+    call = jax.jit(lambda x: product(x, w, transposed))
     first = np.asarray(call(x))
     assert all((np.asarray(call(x)) == first).all() for _ in range(50))
 
@@ -61,7 +65,7 @@ def test_leading_axes_gradients_and_vmap_are_those_of_the_product(kernel, transp
 
     def results():
         def loss(x, w):
-            return jnp.sum(jnp.square(few_rows.product(x, w, transposed=transposed)))
+            return jnp.sum(jnp.square(product(x, w, transposed)))
 
         return jax.grad(loss, argnums=(0, 1))(x, w), jax.vmap(loss, in_axes=(0, None))(x, w)
 
@@ -69,6 +73,18 @@ def test_leading_axes_gradients_and_vmap_are_those_of_the_product(kernel, transp
     monkeypatch.setattr(library, "is_available", lambda: False)
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(results()), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_of_the_first_rows_only_as_many_as_are_asked_for(kernel, monkeypatch):
+    x, w = operands(129, 513, True)
+    whole = few_rows.product_with_rows(x, w)
+    w[200:] = np.nan
+    some = few_rows.product_with_rows(x, w, 200)
+    np.testing.assert_array_equal(some, whole[:, :200])
+    gradient = jax.grad(lambda w: few_rows.product_with_rows(x, w, 200).sum())(w)
+    assert gradient.shape == w.shape and not np.asarray(gradient[200:]).any()
+    monkeypatch.setattr(library, "is_available", lambda: False)
+    np.testing.assert_allclose(few_rows.product_with_rows(x, w, 200), some, atol=1e-4)
 
 
 def test_more_rows_or_other_types_are_xlas(kernel):

@@ -295,6 +295,22 @@ def test_bfloat16_gives_unrounded_float32_logits_near_those_of_float32(config):
     assert error < 0.05
 
 
+@BOTH
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_a_short_head_gives_the_first_ids_their_logits(config, mixed_precision):
+    config = dataclasses.replace(config, mixed_precision=mixed_precision)
+    short = dataclasses.replace(config, num_logits=9)
+    params, inputs = random_params(config), encoder_inputs()
+    tokens = contract.random_tokens(T5LanguageModel(config), 3, 6, seed=0)
+    whole, some = (
+        uncached_pass(T5LanguageModel(c), params, inputs, tokens) for c in (config, short)
+    )
+    assert some.shape[-1] == 9
+    np.testing.assert_allclose(some, whole[..., :9], atol=2e-5)
+    with pytest.raises(ValueError, match=r"num_logits=25: must lie in 1\.\.24"):
+        dataclasses.replace(config, num_logits=25)
+
+
 def _equations(jaxpr):
     """All equations, those of inner jaxprs included."""
     for equation in jaxpr.eqns:

@@ -5,7 +5,7 @@ import toys
 
 from specdec.checkpoints.strict import CheckpointError
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
-from specdec.generation import NONE
+from specdec.generation import DRAFT, NONE
 from specdec.text import load_pair
 
 TEXTS = ["the dog sees a tree today.", "a bird follows."]
@@ -57,6 +57,14 @@ def test_the_draft_decides_the_drafter(folder, pair):
     plain = shared.decode(TEXTS, max_new_tokens=12, is_plain=True)
     fast = shared.decode(TEXTS, gamma=3, max_new_tokens=12)
     assert [one.tokens for one in plain] == [one.tokens for one in fast]
+    # Its head is short: ids from 30 on it never drafts, and they come out all the same.
+    drafted = [
+        token
+        for one in fast
+        for token, origin in zip(one.tokens, one.origins, strict=True)
+        if origin == DRAFT
+    ]
+    assert max(drafted, default=0) < 30 <= max(token for one in fast for token in one.tokens)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,6 @@ def write_pair(folder: pathlib.Path) -> pathlib.Path:
     write_sentences(folder / "sentences.tsv")
     write_model(folder / "target", config(1), 0)
     write_model(folder / "draft", config(1), 1)
-    shared = config(1, d_model=16, num_encoder_layers=0, encoder_dim=32)
+    shared = config(1, d_model=16, num_encoder_layers=0, encoder_dim=32, num_logits=30)
     write_model(folder / "shared_draft", shared, 2)
     return folder

@@ -91,7 +91,7 @@ using Matrix = ffi::Buffer<ffi::F32, 2>;
 ffi::Error FewRows(ffi::ThreadPool pool, Matrix x, Matrix w, ffi::Result<Matrix> y,
                    bool transposed) {
   const int64_t T = x.dimensions()[0], K = x.dimensions()[1];
-  const int64_t N = w.dimensions()[transposed ? 0 : 1];
+  const int64_t N = y->dimensions()[1];  // of w's rows, if transposed, perhaps only the first
   if (T < 1 || T > kMaxRows) return ffi::Error::InvalidArgument("few_rows: 1 to 16 rows");
   const Operands operands{x.typed_data(), w.typed_data(), y->typed_data(), K, N};
   const PartFn part_fn = Choose(T, transposed, std::make_integer_sequence<int, kMaxRows>());

@@ -22,26 +22,48 @@ def product(
     x: jax.Array,
     w: jax.Array,
     *,
-    transposed: bool = False,
     precision: lax.PrecisionLike = None,
     preferred_element_type: Any = None,
 ) -> jax.Array:
-    """x times w, or times w's transpose.
+    """x [..., K] times w [K, N]: [..., N].
 
     Args:
       x: [..., K].
-      w: [K, N], or [N, K] if transposed.
+      w: [K, N].
       precision, preferred_element_type: of XLA's product; the kernel's is float32 throughout.
-
-    Returns:
-      [..., N].
     """
-    num_rows = math.prod(x.shape[:-1])
+    if _is_for_kernel(x, w):
+        return _by_rows(x, lambda rows: _few_rows(rows, w, False, w.shape[1]))
+    return _product(x, w, False, precision, preferred_element_type)
+
+
+def product_with_rows(
+    x: jax.Array,
+    w: jax.Array,
+    num_outputs: int | None = None,
+    *,
+    precision: lax.PrecisionLike = None,
+    preferred_element_type: Any = None,
+) -> jax.Array:
+    """x [..., K] times the first rows of w [V, K]: [..., num_outputs], by default all V.
+
+    The kernel reads no other rows, and copies none.
+    """
+    num_outputs = w.shape[0] if num_outputs is None else num_outputs
+    if _is_for_kernel(x, w):
+        return _by_rows(x, lambda rows: _few_rows(rows, w, True, num_outputs))
+    return _product(x, w[:num_outputs], True, precision, preferred_element_type)
+
+
+def _is_for_kernel(x, w) -> bool:
     is_float32 = x.dtype == w.dtype == jnp.float32
-    if is_float32 and 1 <= num_rows <= library.MAX_ROWS and library.is_available():
-        y = _few_rows(x.reshape(num_rows, x.shape[-1]), w, transposed)
-        return y.reshape(*x.shape[:-1], y.shape[-1])
-    return _product(x, w, transposed, precision, preferred_element_type)
+    is_few = 1 <= math.prod(x.shape[:-1]) <= library.MAX_ROWS
+    return is_float32 and is_few and library.is_available()
+
+
+def _by_rows(x, function):
+    y = function(x.reshape(-1, x.shape[-1]))
+    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def dot_general(x, w, dimension_numbers, **kwargs):
@@ -58,21 +80,24 @@ def _product(x, w, transposed, precision, preferred_element_type=None):
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _few_rows(x, w, transposed):
-    shape = (x.shape[0], w.shape[0 if transposed else 1])
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _few_rows(x, w, transposed, num_outputs):
+    shape = (x.shape[0], num_outputs)
     call = jax.ffi.ffi_call(
         "specdec_few_rows", jax.ShapeDtypeStruct(shape, jnp.float32), vmap_method="sequential"
     )
     return call(x, w, transposed=transposed)
 
 
-def _forward(x, w, transposed):
-    return _few_rows(x, w, transposed), (x, w)
+def _forward(x, w, transposed, num_outputs):
+    return _few_rows(x, w, transposed, num_outputs), (x, w)
 
 
-def _backward(transposed, operands, gradient):
-    product_fn = functools.partial(_product, transposed=transposed, precision=lax.Precision.HIGHEST)
+def _backward(transposed, num_outputs, operands, gradient):
+    def product_fn(x, w):
+        used = w[:num_outputs] if transposed else w
+        return _product(x, used, transposed, lax.Precision.HIGHEST)
+
     return jax.vjp(product_fn, *operands)[1](gradient)
 
 

@@ -38,6 +38,9 @@ class T5Config:
       gated: gated GELU feed-forward (1.1) instead of ReLU (1.0).
       tied: the output head is the embedding table (1.0).
       scale_logits: multiply logits by d_model**-0.5; None = `tied`, as T5 has it.
+      num_logits: give logits to the first ids only; None = to all. For drafts, whose head costs as
+        much as all the rest: where ids are sorted by frequency (experiments/vocabulary.py), few
+        make up most of a text. An id without a logit has q = 0, which costs alpha, not exactness.
       num_buckets, max_distance: relative position buckets.
       dropout_rate: used in training only.
       mixed_precision: multiply by weights in bfloat16 and add up in float32; all else stays as it
@@ -57,6 +60,7 @@ class T5Config:
     gated: bool = True
     tied: bool = False
     scale_logits: bool | None = None
+    num_logits: int | None = None
     num_buckets: int = 32
     max_distance: int = 128
     dropout_rate: float = 0.0
@@ -71,6 +75,10 @@ class T5Config:
             raise ValueError(
                 f"dtype={self.dtype.name}: T5 runs in float32 or bfloat16 (float16 "
                 "overflows in its feed-forward layers)"
+            )
+        if self.num_logits is not None and not 0 < self.num_logits <= self.vocab_size:
+            raise ValueError(
+                f"num_logits={self.num_logits}: must lie in 1..{self.vocab_size}, vocab_size"
             )
         if self.num_decoder_layers < 1:
             raise ValueError(f"num_decoder_layers={self.num_decoder_layers}: must be 1 or more")
@@ -415,18 +423,20 @@ class Decoder(nn.Module):
         return x, cache.replace(layers=tuple(layers))
 
     def logits(self, x: jax.Array, embedding: jax.Array) -> jax.Array:
-        """x [B, T, D], the embedding table [V, D] -> logits [B, T, V] float32."""
+        """x [B, T, D], the embedding table [V, D] -> logits [B, T, V or num_logits] float32."""
         config = self.config
-        head = embedding if config.tied else self.logits_dense()
+        types = dict(precision=config.precision, preferred_element_type=jnp.float32)
         if config.mixed_precision:
-            return mixed.product(x, head, config.tied) * config.logits_scale
-        logits = few_rows.product(
-            x,
-            head.astype(config.dtype),
-            transposed=config.tied,
-            precision=config.precision,
-            preferred_element_type=jnp.float32,
-        )
+            # Rows of w if tied, columns if not.
+            used = slice(config.num_logits)
+            head = embedding[used] if config.tied else self.logits_dense()[:, used]
+            logits = mixed.product(x, head, config.tied)
+        elif config.tied:
+            head = embedding.astype(config.dtype)
+            logits = few_rows.product_with_rows(x, head, config.num_logits, **types)
+        else:
+            head = self.logits_dense().astype(config.dtype)[:, : config.num_logits]
+            logits = few_rows.product(x, head, **types)
         return logits * config.logits_scale
 
 
