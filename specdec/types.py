@@ -98,7 +98,10 @@ class LanguageModel(Protocol):
     def extend(
         self, params: Params, cache: Cache, tokens: jax.Array, positions: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        """tokens [B, T], positions [B] -> logits [B, T, V] float32, cache."""
+        """tokens [B, T], positions [B] -> logits [B, T, V] float32, cache.
+
+        A draft may give logits to its first ids only: q of the others is 0.
+        """
         ...
 
 
