@@ -28,7 +28,7 @@ from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
 logger = logging.getLogger(__name__)
-_TABLE_WIDTH = 140
+_TABLE_WIDTH = 156
 
 
 class NotIdentical(Failed):
