@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.kernels import library
+from specdec.kernels.dense import as_dot_general
 
 
 def product(
@@ -66,11 +67,7 @@ def _by_rows(x, function):
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def dot_general(x, w, dimension_numbers, **kwargs):
-    """`product` in the form in which flax's Dense asks for it."""
-    if dimension_numbers != (((x.ndim - 1,), (0,)), ((), ())):
-        raise ValueError(f"dimension_numbers={dimension_numbers}: not those of a dense layer")
-    return product(x, w, **kwargs)
+dot_general = as_dot_general(product)
 
 
 def _product(x, w, transposed, precision, preferred_element_type=None):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from specdec.kernels import library
+from specdec.kernels.dense import as_dot_general
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -22,12 +23,8 @@ def product(x: jax.Array, w: jax.Array, transposed: bool = False) -> jax.Array:
     return _forward(x, w, transposed)[0]
 
 
-def dot_general(x, w, dimension_numbers, precision=None, preferred_element_type=None):
-    """`product` in the form in which flax's Dense asks for it."""
-    del precision, preferred_element_type
-    if dimension_numbers != (((x.ndim - 1,), (0,)), ((), ())):
-        raise ValueError(f"dimension_numbers={dimension_numbers}: not those of a dense layer")
-    return product(x, w)
+# The types of these products are fixed, whatever Dense asks for.
+dot_general = as_dot_general(lambda x, w, **_: product(x, w))
 
 
 def _forward(x, w, transposed):
