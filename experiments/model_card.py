@@ -14,7 +14,7 @@ from typing import Any
 from experiments import distill, records
 from experiments.curves import Finished, read_runs
 from experiments.data import Task, read_pairs
-from experiments.scores import AFTER, BEFORE, BIGRAM, NO_STAGE, POOLED, TARGET
+from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
 from specdec.checkpoints import native, strict
 
 logger = logging.getLogger(__name__)
@@ -220,13 +220,14 @@ def score_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> st
 
 
 def alpha_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> str:
-    """A line per draft: alpha before and after distillation, at every temperature."""
+    """A line per draft: alpha at every temperature after every stage of training, the last last."""
     alphas = [row for row in rows if row["kind"] == "alpha"]
     temperatures = sorted({row["temperature"] for row in alphas})
-    stages = [BEFORE, AFTER] if any(row["stage"] == BEFORE for row in alphas) else [AFTER]
+    earlier = dict.fromkeys(row["stage"] for row in alphas if row["stage"] not in (FINAL, NO_STAGE))
+    stages = [*earlier, FINAL]
     header = ["draft"]
     for temperature in temperatures:
-        header += [f"T = {temperature:g}, {stage} distillation" for stage in stages]
+        header += [f"T = {temperature:g}, {stage}" for stage in stages]
     keys = [(name, path) for name, path in folders.items() if name != TARGET] + [(BIGRAM, None)]
     lines = []
     for name, path in keys:
@@ -235,9 +236,9 @@ def alpha_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> st
             for stage in stages:
                 key = dict(draft=name, stage=stage, temperature=temperature)
                 if path is None:
-                    # Counted, not trained: the same before and after.
+                    # Counted, not trained: the same at every stage.
                     key["stage"] = NO_STAGE
-                elif stage == AFTER:
+                elif stage == FINAL:
                     key["weights"] = _digest(path)
                 row = _latest(alphas, **key)
                 cells.append("-" if row is None else _with_error(row))

@@ -35,8 +35,9 @@ TARGET = "target"
 BIGRAM = "bigram"
 # The name of all held-out test sets together.
 POOLED = "heldout"
-# The stages of a draft. A bigram is counted, not trained: it has none.
-BEFORE, AFTER, NO_STAGE = "before", "after", ""
+# The stages of a draft's training: the last, and whatever earlier ones are given names. A bigram
+# is counted, not trained: it has none.
+FINAL, NO_STAGE = "final", ""
 # Of the teacher-forced loss; longer pairs are left out of it.
 _LOSS_BUCKETS = Buckets((32, 64, 128, 256), slots_per_batch=2048)
 
@@ -80,7 +81,7 @@ def score(
     test_sets: Sequence[NamedTask],
     drafts: Mapping[str, str],
     decoding: Decoding,
-    drafts_before: Mapping[str, str] | None = None,
+    earlier: Mapping[str, Mapping[str, str]] | None = None,
     bigram_tasks: Sequence[Task] = (),
     temperatures: Sequence[float] = (0.0, 1.0),
 ) -> None:
@@ -94,19 +95,20 @@ def score(
       test_sets: see `NamedTask`; at least one is held out.
       drafts: checkpoint folders by name.
       decoding: greedy, for the scores; its limits hold for the outputs that alphas are taken on.
-      drafts_before: the same drafts before distillation: their alphas are measured, too.
+      earlier: other stages of the same drafts' training, each a name and the checkpoint folders by
+        name: their alphas are measured, too.
       bigram_tasks: text whose target sides a bigram draft is counted on, each once; () = none.
       temperatures: of the alphas.
 
     Raises:
       ValueError: for settings and files that make no sense, before anything compiles.
     """
-    _check(test_sets, decoding, temperatures)
+    _check(test_sets, decoding, temperatures, earlier or {})
     pairs = {one.name: _pairs(one) for one in test_sets}
     words = Vocabulary(vocabulary)
     models = [load_scored(TARGET, NO_STAGE, target, words)]
-    for stage, paths in ((AFTER, drafts), (BEFORE, drafts_before or {})):
-        beside = models[0].translator
+    beside = models[0].translator
+    for stage, paths in ((FINAL, drafts), *(earlier or {}).items()):
         models += [load_scored(name, stage, path, words, beside) for name, path in paths.items()]
     records.claim(
         output_dir,
@@ -119,18 +121,20 @@ def score(
     )
     records.write_environment(output_dir)
     for model in models:
-        if model.stage != BEFORE:
+        if model.stage in (FINAL, NO_STAGE):
             score_translations(output_dir, model, test_sets, pairs, decoding)
     for temperature in temperatures:
         how = dataclasses.replace(decoding, temperature=temperature)
         measure_alphas(output_dir, models, _pooled_sources(test_sets, pairs), how, bigram_tasks)
 
 
-def _check(test_sets, decoding: Decoding, temperatures) -> None:
+def _check(test_sets, decoding: Decoding, temperatures, earlier) -> None:
     if decoding.temperature != 0:
         raise ValueError(f"temperature={decoding.temperature}: scores are of greedy outputs, 0")
     for temperature in temperatures:
         settings(temperature)
+    if taken := sorted({FINAL, NO_STAGE} & set(earlier)):
+        raise ValueError(f"earlier stage {taken[0]!r}: give it another name")
     names = [one.name for one in test_sets]
     if len({*names, POOLED}) <= len(names) or not any(one.is_heldout for one in test_sets):
         raise ValueError(

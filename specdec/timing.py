@@ -123,7 +123,7 @@ def step_costs(
     }
 
 
-_chain = partial(jax.jit, static_argnames=("target", "drafter", "config", "num_steps"))
+_chain = partial(jax.jit, static_argnames=("target", "drafter", "config"))
 
 
 def _buffer_length(prompt: jax.Array, config: SpecConfig) -> int:

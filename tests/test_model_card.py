@@ -12,6 +12,9 @@ from experiments import distill, model_card, records, run, run_state
 from experiments.curves import read_runs, tokens_at
 from experiments.data import Task
 
+# The runs that the template of our pair's card asks for.
+DRAFT_RUNS = ("drafts", "first", "control", "distillation")
+
 
 def test_tokens_at_docstring_example():
     rows = [dict(step=20, tokens_per_step=100), dict(step=40, tokens_per_step=300)]
@@ -80,8 +83,8 @@ def write_scores(folder, pair):
     add(**stale)
     alphas = [
         ("small", "before", "old", 0.5),
-        ("small", "after", distill.weights_digest(str(pair / "small")), 0.75),
-        ("small", "after", "other", 0.99),
+        ("small", "final", distill.weights_digest(str(pair / "small")), 0.75),
+        ("small", "final", "other", 0.99),
         ("bigram", "", "", 0.125),
     ]
     for name, stage, weights, alpha in alphas:
@@ -94,9 +97,8 @@ def write(folder, **changes):
         pair=str(folder / "pair"),
         scores=str(folder / "scores"),
         runs={
-            "target": str(folder / "target"),
-            "drafts": str(folder / "distillation"),
-            "distillation": str(folder / "distillation"),
+            **{name: str(folder / "target") for name in ("shallow", "target")},
+            **{name: str(folder / "distillation") for name in DRAFT_RUNS},
         },
         corpus={"toy": Task(str(folder / "sentences.tsv"), weight=0.5)},
         template="experiments/model_card_ende.md",
@@ -122,7 +124,7 @@ def test_the_tables_hold_what_was_recorded(left_behind):
     ]
     start = lines.index(expected[0])
     assert lines[start : start + 4] == expected
-    assert "| draft | T = 1, before distillation | T = 1, after distillation |" in lines
+    assert "| draft | T = 1, before | T = 1, final |" in lines
     assert "| small | 0.500 ± 0.004 | 0.750 ± 0.004 |" in lines
     assert "| big | - | - |" in lines
     assert "| bigram | 0.125 ± 0.004 | 0.125 ± 0.004 |" in lines
@@ -194,7 +196,7 @@ def test_the_gin_file_writes_the_card(left_behind):
     sentences.write_text("".join(lines))
     given = dict(
         SCORES=str(left_behind / "scores"),
-        RUNS={name: str(left_behind / "target") for name in ("target", "drafts", "distillation")},
+        RUNS={name: str(left_behind / "target") for name in ("shallow", "target", *DRAFT_RUNS)},
         PAIR=str(left_behind / "pair"),
         TRAIN_FILE=str(sentences),
         HELDOUT_FILE=str(sentences),

@@ -65,7 +65,7 @@ def call(folder, output_dir, **changes):
         ],
         drafts={"shared": str(folder / "shared_draft")},
         decoding=HOW,
-        drafts_before={"shared": str(folder / "shared_draft")},
+        earlier={"before": {"shared": str(folder / "shared_draft")}},
         bigram_tasks=[Task(str(folder / "train.tsv"))],
     )
     scores.score(str(output_dir), **{**given, **changes})
@@ -95,7 +95,7 @@ def test_every_model_and_test_set_has_a_row_and_every_draft_and_temperature(outp
     found = {
         (row["draft"], row["stage"], row["temperature"]) for row in rows if row["kind"] == "alpha"
     }
-    drafts = [("shared", "after"), ("shared", "before"), ("bigram", "")]
+    drafts = [("shared", "final"), ("shared", "before"), ("bigram", "")]
     assert found == {(*draft, temperature) for draft in drafts for temperature in (0.0, 1.0)}
 
 
@@ -139,7 +139,7 @@ def test_loss_is_that_of_a_full_pass_over_the_real_ids(folder, output, name):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_alpha_in_batches_is_that_of_compare_one_by_one(folder, output, temperature):
     """On the same outputs: compare's request of a sentence, with its key."""
-    row = find(records.read(str(output)), draft="shared", stage="after", temperature=temperature)
+    row = find(records.read(str(output)), draft="shared", stage="final", temperature=temperature)
     pair = load_pair(folder / "target", folder / "shared_draft", folder / "spiece.model")
     target = load_translator(str(folder / "target"), pair.vocabulary)
     lines = (folder / "heldout.tsv").read_text().splitlines()
