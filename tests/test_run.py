@@ -169,7 +169,15 @@ def test_missing_files_and_folders_are_named(echo_gin, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", TRAINING)
 def test_training_configs_parse(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    texts = ("TRAIN_FILE", "HELDOUT_FILE", "VOCABULARY", "TARGET", "DRAFTS", "OUTPUTS_FILE")
+    texts = (
+        "TRAIN_FILE",
+        "HELDOUT_FILE",
+        "VOCABULARY",
+        "TARGET",
+        "DRAFTS",
+        "OUTPUTS_FILE",
+        "INIT_FROM",
+    )
     text = (ROOT / "gin_configs/train" / name).read_text()
     bindings = [f"{macro} = 'x'" for macro in texts]
     bindings += ["STEPS = 1"]
