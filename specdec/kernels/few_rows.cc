@@ -13,7 +13,7 @@ namespace specdec {
 namespace {
 
 constexpr int kMaxRows = 16;
-constexpr int kUnroll = 8;  // rows of w per pass over y: fewer loads and stores of y
+constexpr int64_t kTile = 512;  // columns at a time: their sums stay in the first-level cache
 // Below this a second thread wakes up too late to be of use.
 constexpr int64_t kSerialBytes = 1 << 19;
 constexpr int64_t kMaxParts = 8;
@@ -25,56 +25,84 @@ struct Operands {
   int64_t K, N;
 };
 
-// y[t, :] += sum_j x[t, k + j] w[k + j, :] over J rows of w.
+// sums[i][t] += sum_j x[t, j] w[j, 16 i : 16 i + 16] over J rows of w and `width` columns.
 template <int T, int J>
-void AddRows(const Operands& o, int64_t k) {
-  const float* x = o.x + k;
-  const float* w = o.w + k * o.N;
-  int64_t n = 0;
-  for (; n + kLanes <= o.N; n += kLanes) {
+void AddRows(const Operands& o, const float* x, const float* w, int64_t width, Vector* sums) {
+  // The rows that come after these, in the order in which memory holds them: the processor's own
+  // prefetching loses the thread among J streams.
+  const float* next = w + J * o.N;
+  int64_t ahead = 0;
+  for (int64_t n = 0; n < width; n += kLanes, sums += T) {
     Vector rows[J];
     for (int j = 0; j < J; ++j) {
       rows[j] = Load(w + j * o.N + n);
-      // The processor's own prefetching loses the thread among J streams.
-      __builtin_prefetch(w + (j + J) * o.N + n);
+      __builtin_prefetch(next + ahead + j * kLanes, 0, 2);
     }
+    ahead += J * kLanes;
+    if (ahead >= width) ahead = 0, next += o.N;
     for (int t = 0; t < T; ++t) {
-      Vector sum = Load(o.y + t * o.N + n);
+      Vector sum = sums[t];
       for (int j = 0; j < J; ++j) sum += rows[j] * x[t * o.K + j];
-      Store(o.y + t * o.N + n, sum);
+      sums[t] = sum;
     }
   }
-  for (; n < o.N; ++n)
-    for (int t = 0; t < T; ++t)
-      for (int j = 0; j < J; ++j) o.y[t * o.N + n] += w[j * o.N + n] * x[t * o.K + j];
 }
 
 // y = x[:, from:to] w[from:to, :].
 template <int T>
 void Plain(const Operands& o, int64_t from, int64_t to) {
-  std::memset(o.y, 0, sizeof(float) * T * o.N);
-  int64_t k = from;
-  for (; k + kUnroll <= to; k += kUnroll) AddRows<T, kUnroll>(o, k);
-  for (; k < to; ++k) AddRows<T, 1>(o, k);
+  constexpr int J = T > 4 ? 8 : 4;  // rows of w per pass over the sums
+  int64_t n = 0;
+  for (int64_t width; (width = std::min(kTile, (o.N - n) / kLanes * kLanes)) > 0; n += width) {
+    alignas(64) Vector sums[kTile / kLanes * T] = {};
+    int64_t k = from;
+    for (; k + J <= to; k += J) AddRows<T, J>(o, o.x + k, o.w + k * o.N + n, width, sums);
+    for (; k < to; ++k) AddRows<T, 1>(o, o.x + k, o.w + k * o.N + n, width, sums);
+    for (int64_t i = 0; i < width / kLanes; ++i)
+      for (int t = 0; t < T; ++t) Store(o.y + t * o.N + n + i * kLanes, sums[i * T + t]);
+  }
+  for (; n < o.N; ++n) {
+    for (int t = 0; t < T; ++t) {
+      float sum = 0;
+      for (int64_t k = from; k < to; ++k) sum += o.w[k * o.N + n] * o.x[t * o.K + k];
+      o.y[t * o.N + n] = sum;
+    }
+  }
+}
+
+// y[:, n:n + R] = x w[n:n + R, :]^T.
+template <int T, int R>
+void DotRows(const Operands& o, int64_t n) {
+  const float* w = o.w + n * o.K;
+  Vector sums[T][R] = {};
+  int64_t k = 0;
+  for (; k + kLanes <= o.K; k += kLanes) {
+    Vector rows[R];
+    for (int r = 0; r < R; ++r) {
+      rows[r] = Load(w + r * o.K + k);
+      if (R > 1) __builtin_prefetch(w + R * o.K + k * R + r * kLanes, 0, 2);
+    }
+    for (int t = 0; t < T; ++t) {
+      const Vector x = Load(o.x + t * o.K + k);
+      for (int r = 0; r < R; ++r) sums[t][r] += rows[r] * x;
+    }
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int r = 0; r < R; ++r) {
+      float sum = Sum(sums[t][r]);
+      for (int64_t i = k; i < o.K; ++i) sum += w[r * o.K + i] * o.x[t * o.K + i];
+      o.y[t * o.N + n + r] = sum;
+    }
+  }
 }
 
 // y[:, from:to] = x w[from:to, :]^T.
 template <int T>
 void Transposed(const Operands& o, int64_t from, int64_t to) {
-  for (int64_t n = from; n < to; ++n) {
-    const float* row = o.w + n * o.K;
-    Vector sums[T] = {};
-    int64_t k = 0;
-    for (; k + kLanes <= o.K; k += kLanes) {
-      const Vector weights = Load(row + k);
-      for (int t = 0; t < T; ++t) sums[t] += weights * Load(o.x + t * o.K + k);
-    }
-    for (int t = 0; t < T; ++t) {
-      float sum = Sum(sums[t]);
-      for (int64_t i = k; i < o.K; ++i) sum += row[i] * o.x[t * o.K + i];
-      o.y[t * o.N + n] = sum;
-    }
-  }
+  constexpr int R = T > 4 ? 2 : 1;  // rows of w per pass over x; a single one streams best
+  int64_t n = from;
+  for (; n + R <= to; n += R) DotRows<T, R>(o, n);
+  for (; n < to; ++n) DotRows<T, 1>(o, n);
 }
 
 using PartFn = void (*)(const Operands&, int64_t, int64_t);
@@ -99,7 +127,7 @@ ffi::Error FewRows(ffi::ThreadPool pool, Matrix x, Matrix w, ffi::Result<Matrix>
   const int64_t length = transposed ? N : K;
   int64_t num_parts = std::clamp<int64_t>(sizeof(float) * K * N / kSerialBytes, 1, kMaxParts);
   int64_t step = (length + num_parts - 1) / num_parts;
-  step = (step + kUnroll - 1) / kUnroll * kUnroll;
+  step = (step + 7) / 8 * 8;
   num_parts = (length + step - 1) / step;
   const bool adds_up = !transposed && num_parts > 1;
   std::unique_ptr<float[]> partial(adds_up ? new float[num_parts * T * N] : nullptr);
