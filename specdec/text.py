@@ -218,16 +218,26 @@ class TextPair:
         )
 
 
-def load_model(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[Any, T5LanguageModel]:
+def load_model(
+    path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
+) -> tuple[Any, T5LanguageModel]:
     """Parameters and model of a checkpoint folder, ours or Hugging Face's.
+
+    Args:
+      path: the folder.
+      dtype: of the arithmetic, float32 or bfloat16.
+      stays_narrow: keep what a folder of ours holds in bfloat16 as it is: the same numbers as in
+        float32, from half the memory, widened in each product (see `kernels.few_rows`).
 
     Raises:
       CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
     """
     native.check_exists(path)
     model_type = strict.read_json(pathlib.Path(path) / "config.json").get("model_type")
-    loader = native if model_type == native.MODEL_TYPE else huggingface
-    params, config = loader.load(path, dtype)
+    if model_type == native.MODEL_TYPE:
+        params, config = native.load(path, dtype, stays_narrow=stays_narrow)
+    else:
+        params, config = huggingface.load(path, dtype)
     return params, T5LanguageModel(config)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec.kernels import library
-from specdec.kernels.attention import attend
+from specdec.kernels.attention import MAX_QUERIES, attend
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "kernel"])
@@ -105,7 +105,7 @@ def test_many_queries_or_other_types_are_xlas():
     def uses_kernel(*given):
         return "ffi_call" in str(jax.make_jaxpr(attend)(*given))
 
-    few, many = operands(SHAPES[0]), operands((1, 2, library.MAX_ROWS + 1, 20, 4))
+    few, many = operands(SHAPES[0]), operands((1, 2, MAX_QUERIES + 1, 20, 4))
     assert uses_kernel(*few) == library.is_available()
     assert not uses_kernel(*many)
     assert not uses_kernel(*(jnp.asarray(x, jnp.bfloat16) for x in few[:3]), *few[3:])

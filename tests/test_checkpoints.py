@@ -95,6 +95,10 @@ def test_bfloat16_storage_halves_the_file_and_rounds_once(tmp_path):
     assert config == V1_1
     assert_same(native.load(tmp_path / "half", jnp.bfloat16)[0], rounded)
     assert_same(native.load(tmp_path / "whole", jnp.bfloat16)[0], rounded)
+    as_stored, config = native.load(tmp_path / "half", stays_narrow=True)
+    assert_same(as_stored, rounded)
+    assert config.dtype == jnp.float32
+    assert_same(native.load(tmp_path / "whole", stays_narrow=True)[0], params)
 
 
 def test_saving_again_replaces_the_older_checkpoint(tmp_path):

@@ -28,7 +28,7 @@ def product(x, w, transposed):
 
 def operands(num_inputs, num_outputs, transposed):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((library.MAX_ROWS, num_inputs), np.float32)
+    x = rng.standard_normal((few_rows.MAX_ROWS, num_inputs), np.float32)
     w = rng.standard_normal((num_inputs, num_outputs), np.float32)
     return x, np.ascontiguousarray(w.T) if transposed else w
 
@@ -46,9 +46,20 @@ def test_the_kernel_is_the_product(kernel, shape, transposed):
 def test_a_row_rounds_alike_whatever_stands_beside_it(kernel, shape, transposed):
     x, w = operands(*shape, transposed)
     whole = np.asarray(product(x, w, transposed))
-    for num_rows in (1, 2, 5, 8):
+    for num_rows in (1, 2, 5, 8, 9, 40):
         some = product(x[:num_rows], w, transposed)
         np.testing.assert_array_equal(some, whole[:num_rows])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("num_rows", [1, 4, 8])
+def test_narrow_weights_give_the_bits_of_the_same_numbers_in_float32(
+    kernel, shape, transposed, num_rows
+):
+    x, w = operands(*shape, transposed)
+    narrow = jnp.asarray(w, jnp.bfloat16)
+    wide = product(x[:num_rows], narrow.astype(jnp.float32), transposed)
+    np.testing.assert_array_equal(product(x[:num_rows], narrow, transposed), wide)
 
 
 def test_repeated_calls_give_the_same_bits(kernel, transposed):
@@ -59,9 +70,12 @@ def test_repeated_calls_give_the_same_bits(kernel, transposed):
     assert all((np.asarray(call(x)) == first).all() for _ in range(50))
 
 
-def test_leading_axes_gradients_and_vmap_are_those_of_the_product(kernel, transposed, monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_leading_axes_gradients_and_vmap_are_those_of_the_product(
+    kernel, transposed, dtype, monkeypatch
+):
     x, w = operands(7, 5, transposed)
-    x = x[:6].reshape(2, 3, 7)
+    x, w = x[:6].reshape(2, 3, 7), jnp.asarray(w, dtype)
 
     def results():
         def loss(x, w):
@@ -72,6 +86,8 @@ def test_leading_axes_gradients_and_vmap_are_those_of_the_product(kernel, transp
     found = results()
     monkeypatch.setattr(library, "is_available", lambda: False)
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(results()), strict=True):
+        assert mine.dtype == theirs.dtype
+        mine, theirs = np.float32(mine), np.float32(theirs)
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -92,6 +108,6 @@ def test_more_rows_or_other_types_are_xlas(kernel):
         return "ffi_call" in str(jax.make_jaxpr(few_rows.product)(x, w))
 
     x, w = operands(7, 5, False)
-    assert uses_kernel(x, w)
+    assert uses_kernel(x, w) and uses_kernel(x, w.astype(jnp.bfloat16))
     assert not uses_kernel(np.concatenate([x, x[:1]]), w)
     assert not uses_kernel(x.astype(jnp.bfloat16), w.astype(jnp.bfloat16))

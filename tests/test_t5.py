@@ -296,6 +296,21 @@ def test_bfloat16_gives_unrounded_float32_logits_near_those_of_float32(config):
 
 
 @BOTH
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_bfloat16_weights_in_float32_arithmetic_are_the_same_numbers(
+    config, has_kernels, monkeypatch
+):
+    if not has_kernels:
+        monkeypatch.setattr(library, "is_available", lambda: False)
+    inputs = encoder_inputs()
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), random_params(config))
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), narrow)
+    tokens = contract.random_tokens(T5LanguageModel(config), 3, 6, seed=0)
+    logits = [T5(config).apply({"params": p}, *inputs, tokens) for p in (narrow, wide)]
+    np.testing.assert_array_equal(*logits)
+
+
+@BOTH
 @pytest.mark.parametrize("mixed_precision", [False, True])
 def test_a_short_head_gives_the_first_ids_their_logits(config, mixed_precision):
     config = dataclasses.replace(config, mixed_precision=mixed_precision)

@@ -64,13 +64,16 @@ def save(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, Any], T5Config]:
+def load(
+    path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
+) -> tuple[dict[str, Any], T5Config]:
     """Reads a checkpoint folder.
 
     Args:
       path: a folder that `save` wrote.
       dtype: float32 or bfloat16, of the parameters and of the config that come back, whatever the
         dtype in the file.
+      stays_narrow: leave parameters that the file holds in bfloat16 as they are.
 
     Returns:
       Nested parameters, and the config.
@@ -89,7 +92,11 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
             f"{_CONFIG} and {_WEIGHTS} belong to different models: save both again.",
             strict.non_float_problems(tensors),
         )
-        flat = {name: tensor.read_fn().astype(dtype) for name, tensor in tensors.items()}
+        flat = {}
+        for name, tensor in tensors.items():
+            read = tensor.read_fn()
+            is_kept = stays_narrow and read.dtype == jnp.bfloat16
+            flat[name] = read if is_kept else read.astype(dtype)
     return strict.unflatten(flat), config
 
 

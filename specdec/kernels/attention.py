@@ -17,6 +17,8 @@ from specdec.kernels import library
 # Scores of invisible keys. exp(-1e10 - max) is exactly 0 in float32, and, unlike -inf, a row
 # without any visible key stays finite.
 MASKED = -1e10
+# Queries of a row that count as few.
+MAX_QUERIES = 16
 
 
 def attend(
@@ -42,7 +44,7 @@ def attend(
       [B, T, H * K].
     """
     is_float32 = queries.dtype == keys.dtype == values.dtype == jnp.float32
-    if is_float32 and queries.shape[1] <= library.MAX_ROWS and library.is_available():
+    if is_float32 and queries.shape[1] <= MAX_QUERIES and library.is_available():
         if bias is None:
             bias = jnp.zeros((keys.shape[1], 0), jnp.float32)
         return _few_queries(queries, keys, values, visible.astype(jnp.int32), bias)

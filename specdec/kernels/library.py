@@ -21,9 +21,6 @@ import tempfile
 import jax
 import jaxlib.version
 
-# Rows or queries that count as few: the kernels' templates end there.
-MAX_ROWS = 16
-
 _FOLDER = pathlib.Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-w")
 _ONEDNN = pathlib.Path(sys.prefix) / "lib" / "libdnnl.so.3"

@@ -46,7 +46,8 @@ class T5Config:
       mixed_precision: multiply by weights in bfloat16 and add up in float32; all else stays as it
         is. Used in training only, see `kernels.mixed`.
       dtype: of activations and of the caches, float32 or bfloat16. Norms, softmax and logits are
-        float32 in either.
+        float32 in either. Parameters may be bfloat16 in either, too: they are widened where they
+        are used, see `kernels.few_rows`.
     """
 
     vocab_size: int = 32128
@@ -201,9 +202,19 @@ def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) 
         dtype=config.dtype,
         precision=config.precision,
         dot_general=(mixed if config.mixed_precision else few_rows).dot_general,
+        promote_dtype=_promote,
         kernel_init=kernel_init,
         name=name,
     )
+
+
+def _promote(x, kernel, bias, *, dtype, **_):
+    """What Dense multiplies: bfloat16 weights stay narrow, the product widens them."""
+    return x.astype(dtype), _weights(kernel, dtype), bias
+
+
+def _weights(w: jax.Array, dtype: Any) -> jax.Array:
+    return w if w.dtype == jnp.bfloat16 else w.astype(dtype)
 
 
 def _dropout(config: T5Config) -> nn.Dropout:
@@ -432,10 +443,10 @@ class Decoder(nn.Module):
             head = embedding[used] if config.tied else self.logits_dense()[:, used]
             logits = mixed.product(x, head, config.tied)
         elif config.tied:
-            head = embedding.astype(config.dtype)
+            head = _weights(embedding, config.dtype)
             logits = few_rows.product_with_rows(x, head, config.num_logits, **types)
         else:
-            head = self.logits_dense().astype(config.dtype)[:, : config.num_logits]
+            head = _weights(self.logits_dense(), config.dtype)[:, : config.num_logits]
             logits = few_rows.product(x, head, **types)
         return logits * config.logits_scale
 
@@ -469,7 +480,9 @@ class T5(nn.Module):
     def _embedded(self, tokens: jax.Array) -> jax.Array:
         # An id outside the table (a target's, fed to a draft with fewer rows; padding that is no
         # id) would come back as NaN, and spoil rows that must not see it.
-        return self.token_embedder(jnp.clip(tokens, 0, self.config.vocab_size - 1))
+        known = jnp.clip(tokens, 0, self.config.vocab_size - 1)
+        # Rows first, then their type: flax's Embed would convert the whole table.
+        return self.token_embedder.embedding[known].astype(self.config.dtype)
 
     def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
         """Cross-attention keys and values of an encoder output, and `size` empty slots."""
