@@ -12,7 +12,6 @@ Dimensions: B batch, P prompt length, G gamma.
 """
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from specdec.autoregressive import init_state, plain_step, prefill
@@ -54,6 +54,32 @@ def interleaved(
     return times
 
 
+def seconds_per_link(
+    chains: Mapping[Hashable, Callable[..., Any]], num_steps: int, repeats: int
+) -> dict[Hashable, np.ndarray]:
+    """Seconds of a link of each chain, [repeats]; those of a repeat were taken one after the other.
+
+    What a call costs beside its links (its start, an encoder) is in a chain of `num_steps` as in
+    one of twice as many: their difference is links only.
+
+    Args:
+      chains: called with num_steps=N, a traced number, so that both lengths are one program.
+      num_steps: links of the shorter chain.
+      repeats: of the interleaved measurement.
+    """
+    lengths = (num_steps, 2 * num_steps)
+    run = {
+        (name, length): partial(chain, num_steps=length)
+        for name, chain in chains.items()
+        for length in lengths
+    }
+    times = interleaved(run, repeats)
+    return {
+        name: (np.array(times[name, lengths[1]]) - times[name, lengths[0]]) / num_steps
+        for name in chains
+    }
+
+
 def step_costs(
     params: Any,
     inputs: Any,
@@ -73,16 +99,16 @@ def step_costs(
     Args:
       params: PairParams; inputs, prompt, keys, target, drafter, settings, config as for decoding.
       num_steps: links of the shorter chain; the longer has twice as many.
-      repeats: of the interleaved measurement; medians are taken.
+      repeats: of the interleaved measurement; medians are taken, of c and r those of ratios
+        within a repeat, for a machine's pace changes.
 
     Returns:
       target_seconds: one target run over one token, with sampling; c: a run of the draft; r: a run
       of the target over gamma + 1 tokens, with the verdict.
     """
-    lengths = (num_steps, 2 * num_steps)
     # Chains write one slot a link, whatever the run itself may generate.
     config = dataclasses.replace(
-        config, max_new_tokens=max(config.max_new_tokens, lengths[1]), cache_length=None
+        config, max_new_tokens=max(config.max_new_tokens, 2 * num_steps), cache_length=None
     )
     request = (params, inputs, prompt, keys)
     dynamic = dict(settings=settings, draft_settings=draft_settings or settings)
@@ -93,33 +119,18 @@ def step_costs(
         "drafts and target": (_draft_chain, config),
         "no drafts and target": (_draft_chain, without_drafts),
     }
-    run = {
-        (name, length): partial(
-            chain,
-            *request,
-            num_steps=length,
-            target=target,
-            drafter=drafter,
-            config=chain_config,
-            **dynamic,
+    calls = {
+        name: partial(
+            chain, *request, target=target, drafter=drafter, config=chain_config, **dynamic
         )
         for name, (chain, chain_config) in chains.items()
-        for length in lengths
     }
-    times = interleaved(run, repeats)
-    # Encoders and the call itself are in both lengths alike: the difference is links only.
-    seconds = {
-        name: statistics.median(
-            (long - short) / num_steps
-            for short, long in zip(*(times[name, length] for length in lengths), strict=True)
-        )
-        for name in chains
-    }
+    seconds = seconds_per_link(calls, num_steps, repeats)
     drafts = seconds["drafts and target"] - seconds["no drafts and target"]
     return {
-        "target_seconds": seconds["target"],
-        "c": drafts / max(config.gamma, 1) / seconds["target"],
-        "r": seconds["verify"] / seconds["target"],
+        "target_seconds": float(np.median(seconds["target"])),
+        "c": float(np.median(drafts / max(config.gamma, 1) / seconds["target"])),
+        "r": float(np.median(seconds["verify"] / seconds["target"])),
     }
 
 
