@@ -13,7 +13,7 @@ Dimensions: B batch, P prompt length, G gamma.
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,8 @@ from specdec.buffers import last_token, write_at
 from specdec.config import SpecConfig, buffer_length, checked_num_ids
 from specdec.generation import start
 from specdec.sampling import Settings, log_probs_of
-from specdec.speculative import default_rule, score
+from specdec.speculative import default_rule, score, speculative_step
+from specdec.speculative import init_state as init_speculation
 from specdec.types import Context, Drafter, LanguageModel, Proposal
 
 
@@ -106,32 +107,84 @@ def step_costs(
       target_seconds: one target run over one token, with sampling; c: a run of the draft; r: a run
       of the target over gamma + 1 tokens, with the verdict.
     """
-    # Chains write one slot a link, whatever the run itself may generate.
-    config = dataclasses.replace(
-        config, max_new_tokens=max(config.max_new_tokens, 2 * num_steps), cache_length=None
+    seconds = _costs_of_parts(
+        ("target", "verify", "drafts"),
+        (params, inputs, prompt, keys),
+        target=target,
+        drafter=drafter,
+        settings=settings,
+        draft_settings=draft_settings or settings,
+        config=config,
+        num_steps=num_steps,
+        repeats=repeats,
     )
-    request = (params, inputs, prompt, keys)
-    dynamic = dict(settings=settings, draft_settings=draft_settings or settings)
-    without_drafts = dataclasses.replace(config, gamma=0)
-    chains = {
-        "target": (_target_chain, config),
-        "verify": (_verify_chain, config),
-        "drafts and target": (_draft_chain, config),
-        "no drafts and target": (_draft_chain, without_drafts),
-    }
-    calls = {
-        name: partial(
-            chain, *request, target=target, drafter=drafter, config=chain_config, **dynamic
-        )
-        for name, (chain, chain_config) in chains.items()
-    }
-    seconds = seconds_per_link(calls, num_steps, repeats)
-    drafts = seconds["drafts and target"] - seconds["no drafts and target"]
     return {
         "target_seconds": float(np.median(seconds["target"])),
-        "c": float(np.median(drafts / max(config.gamma, 1) / seconds["target"])),
+        "c": float(np.median(seconds["drafts"] / max(config.gamma, 1) / seconds["target"])),
         "r": float(np.median(seconds["verify"] / seconds["target"])),
     }
+
+
+def round_costs(
+    params: Any,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    target: LanguageModel,
+    drafter: Drafter,
+    settings: Settings,
+    config: SpecConfig,
+    draft_settings: Settings | None = None,
+    num_steps: int = 32,
+    repeats: int = 7,
+) -> dict[str, np.ndarray]:
+    """Where the time of a round of the speculative loop goes.
+
+    Args: as for `step_costs`.
+
+    Returns:
+      Seconds [repeats] of: "target", a plain step; "drafts", all gamma runs of the draft; "verify",
+      the target's run over gamma + 1 tokens and the verdict; "round", the whole of it. What the
+      round has beyond drafts and verify is the loop's own.
+    """
+    return _costs_of_parts(
+        ("target", "verify", "drafts", "round"),
+        (params, inputs, prompt, keys),
+        target=target,
+        drafter=drafter,
+        settings=settings,
+        draft_settings=draft_settings or settings,
+        config=config,
+        num_steps=num_steps,
+        repeats=repeats,
+    )
+
+
+def _costs_of_parts(
+    parts: Sequence[str], request: tuple, *, config: SpecConfig, num_steps, repeats, **static
+) -> dict[str, np.ndarray]:
+    # Chains write one slot a link, rounds up to gamma + 1, whatever the run itself may generate.
+    room = 2 * num_steps * (config.gamma + 1 if "round" in parts else 1)
+    config = dataclasses.replace(
+        config, max_new_tokens=max(config.max_new_tokens, room), cache_length=None
+    )
+    without_drafts = dataclasses.replace(config, gamma=0)
+    chains = {
+        "target": {"target": (_target_chain, config)},
+        "verify": {"verify": (_verify_chain, config)},
+        "drafts": {"drafts": (_draft_chain, config), "no drafts": (_draft_chain, without_drafts)},
+        "round": {"round": (_round_chain, config)},
+    }
+    calls = {
+        name: partial(chain, *request, config=chain_config, **static)
+        for part in parts
+        for name, (chain, chain_config) in chains[part].items()
+    }
+    seconds = seconds_per_link(calls, num_steps, repeats)
+    if "drafts" in parts:
+        seconds["drafts"] = seconds["drafts"] - seconds.pop("no drafts")
+    return seconds
 
 
 _chain = partial(jax.jit, static_argnames=("target", "drafter", "config"))
@@ -233,3 +286,34 @@ def _verify_chain(
     drafts = jnp.zeros((rows, config.gamma), jnp.int32)
     context, _, _ = lax.fori_loop(0, num_steps, link, (_context(prompt, size), cache, drafts))
     return context.tokens
+
+
+@_chain
+def _round_chain(
+    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
+):
+    """num_steps rounds of the speculative loop. A row that is done is carried along as in it."""
+    rows = prompt.shape[0]
+    state = init_speculation(
+        params,
+        inputs,
+        prompt,
+        keys,
+        target=target,
+        drafter=drafter,
+        config=config,
+        prompt_lengths=jnp.full(rows, prompt.shape[1]),
+        limits=jnp.full(rows, config.max_new_tokens),
+    )
+    step = partial(
+        speculative_step,
+        params=params,
+        target=target,
+        drafter=drafter,
+        verify_fn=default_rule(settings),
+        settings=settings,
+        draft_settings=draft_settings,
+        config=config,
+    )
+    state = lax.fori_loop(0, num_steps, lambda _, state: step(state)[0], state)
+    return state.generation.columns, state.counts
