@@ -27,3 +27,29 @@ def walltime_factor(alpha, gamma, c, r=1.0):
     Example: alpha .8, gamma 5, c 0 -> 3.69.
     """
     return expected_tokens(alpha, gamma) / (gamma * np.asarray(c, float) + r)
+
+
+def expected_calls(betas, gamma: int) -> float:
+    """Target runs for one output, given the acceptance probability of each of its tokens.
+
+    What equation 1 becomes where acceptances are neither alike nor endless: real betas are
+    correlated, and a short output ends in the middle of a round.
+
+    Example: betas [1, 0, 1], gamma 2: a round takes tokens 0 and 1 (one accepted, one corrected),
+    the next takes token 2 -> 2.
+
+    Args:
+      betas: [N], in the order of the tokens; NaN where nothing is drafted.
+      gamma: drafts per round.
+    """
+    betas = np.nan_to_num(np.asarray(betas, float))
+    size = len(betas)
+    calls = np.zeros(size + 1)  # still to come, before each token
+    for start in range(size - 1, -1, -1):
+        reach, total = 1.0, 1.0  # of getting so far in this round; this round
+        for slot in range(start, min(start + gamma, size)):
+            total += reach * (1 - betas[slot]) * calls[slot + 1]
+            reach *= betas[slot]
+        total += reach * calls[min(start + gamma + 1, size)]
+        calls[start] = total
+    return float(calls[0])

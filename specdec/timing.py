@@ -125,6 +125,34 @@ def step_costs(
     }
 
 
+def verify_costs(
+    params: Any,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    gammas: Sequence[int],
+    target: LanguageModel,
+    settings: Settings,
+    config: SpecConfig,
+    num_steps: int = 32,
+    repeats: int = 7,
+) -> dict[int, float]:
+    """r for several gammas, all measured in turn. Args as for `step_costs`."""
+    static = dict(target=target, drafter=None, settings=settings, draft_settings=settings)
+    request = (params, inputs, prompt, keys)
+    config = _with_room(config, 2 * num_steps)
+    calls: dict[Hashable, Callable[..., Any]] = {
+        gamma: partial(
+            _verify_chain, *request, config=dataclasses.replace(config, gamma=gamma), **static
+        )
+        for gamma in gammas
+    }
+    calls["target"] = partial(_target_chain, *request, config=config, **static)
+    seconds = seconds_per_link(calls, num_steps, repeats)
+    return {gamma: float(np.median(seconds[gamma] / seconds["target"])) for gamma in gammas}
+
+
 def round_costs(
     params: Any,
     inputs: Any,
@@ -164,11 +192,8 @@ def round_costs(
 def _costs_of_parts(
     parts: Sequence[str], request: tuple, *, config: SpecConfig, num_steps, repeats, **static
 ) -> dict[str, np.ndarray]:
-    # Chains write one slot a link, rounds up to gamma + 1, whatever the run itself may generate.
-    room = 2 * num_steps * (config.gamma + 1 if "round" in parts else 1)
-    config = dataclasses.replace(
-        config, max_new_tokens=max(config.max_new_tokens, room), cache_length=None
-    )
+    # Chains write one slot a link, rounds up to gamma + 1.
+    config = _with_room(config, 2 * num_steps * (config.gamma + 1 if "round" in parts else 1))
     without_drafts = dataclasses.replace(config, gamma=0)
     chains = {
         "target": {"target": (_target_chain, config)},
@@ -185,6 +210,12 @@ def _costs_of_parts(
     if "drafts" in parts:
         seconds["drafts"] = seconds["drafts"] - seconds.pop("no drafts")
     return seconds
+
+
+def _with_room(config: SpecConfig, num_slots: int) -> SpecConfig:
+    """Room for what a chain writes, whatever the run itself may generate."""
+    size = max(config.max_new_tokens, num_slots)
+    return dataclasses.replace(config, max_new_tokens=size, cache_length=None)
 
 
 _chain = partial(jax.jit, static_argnames=("target", "drafter", "config"))

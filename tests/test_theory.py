@@ -36,3 +36,16 @@ def test_walltime_factor_with_costs():
 def test_arrays_broadcast():
     table = theory.walltime_factor(np.array([[0.5], [0.9], [1.0]]), np.array([1, 3]), 0.1)
     assert table.shape == (3, 2) and np.isfinite(table).all()
+
+
+def test_expected_calls_docstring_example_and_its_neighbours():
+    assert theory.expected_calls([1, 0, 1], 2) == 2
+    assert theory.expected_calls([np.nan, 0, 0], 4) == 3
+    assert theory.expected_calls([1] * 7, 2) == 3  # 3 + 3 + 1 tokens
+    assert theory.expected_calls([0.5, 0], 1) == 0.5 * 1 + 0.5 * 2
+    assert theory.expected_calls([], 3) == 0
+
+
+def test_expected_calls_of_a_long_even_output_are_equation_1s():
+    calls = theory.expected_calls([0.7] * 4000, 4)
+    assert 4000 / calls == pytest.approx(theory.expected_tokens(0.7, 4), rel=1e-3)
