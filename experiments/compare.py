@@ -43,14 +43,14 @@ class Run:
       requests: inputs, prompt and keys.
       plain, fast: Decoded, of plain and speculative decoding.
       seconds: by name: plain, fast, and the encoders' part of each.
-      num_compiles: programs compiled for warming up.
+      compiles: for warming up.
     """
 
     requests: list
     plain: list
     fast: list
     seconds: dict[str, np.ndarray]
-    num_compiles: int
+    compiles: compilation.Compiles
 
 
 def compare(
@@ -189,7 +189,8 @@ def _measure(
         "ties": [dataclasses.asdict(one) for one in found if one.is_tie],
         "bugs": [dataclasses.asdict(one) for one in found if not one.is_tie],
         **_scores(pair, run, [reference for _, reference in sentences]),
-        "compiles": run.num_compiles,
+        "compiles": run.compiles.count,
+        "compile_seconds": run.compiles.seconds,
         "dtype": "float32",
         "device": jax.devices()[0].device_kind,
     }
@@ -227,7 +228,7 @@ def decode_in_turn(pair: TextPair, texts: Sequence[str], how, config, seed: int)
         results["plain"],
         results["fast"],
         {key: np.array(values) for key, values in seconds.items()},
-        compiles.count,
+        compiles,
     )
 
 

@@ -1,12 +1,16 @@
 """Runs an experiment that gin files describe, in T5X's flag style.
 
     python -m experiments.run --gin_file=FILE [--gin_file=FILE ...] --output_dir=DIR \\
-        [--gin.MACRO=value ...] [--gin.module.fn.parameter=value ...] [--gin_search_paths=A,B]
+        [--gin.MACRO=value ...] [--gin.module.fn.parameter=value ...] [--gin_search_paths=A,B] \\
+        [--profile_dir=DIR]
 
 A gin file names its experiment, `run.execute.experiment = @train.train`; whatever it is, it is
 called with the output folder. The operative configuration is kept as DIR/config.gin. Bad input
 ends in one line on stderr and exit status 2; where it arose stands in DIR/error.log, and what
 earlier runs wrote stays as it is. Ctrl-C ends in one line and status 130. A traceback is a bug.
+
+Compiled programs are kept on disk for the next run, in ~/.cache/specdec; JAX's own variables choose
+another folder (JAX_COMPILATION_CACHE_DIR) or none (JAX_ENABLE_COMPILATION_CACHE=false).
 """
 
 import contextlib
@@ -23,6 +27,7 @@ import gin
 from absl import app, flags
 from absl import logging as absl_logging
 
+logger = logging.getLogger(__name__)
 _GIN_FLAG = re.compile(r"^--gin\.([^=]+)=(.*)$", re.DOTALL)
 
 # What gin says of a fault, and what to do about it.
@@ -145,9 +150,9 @@ def _one_line(error: BaseException) -> str:
     return " ".join([message, *places]) if lines else type(error).__name__
 
 
-def _prepare_output_dir(output_dir: str | None) -> pathlib.Path:
+def _prepare_output_dir(output_dir: str | None, flag: str = "output_dir") -> pathlib.Path:
     if not output_dir:
-        raise BadInput("no output folder: give one with --output_dir=DIR")
+        raise BadInput(f"no output folder: give one with --{flag}=DIR")
     folder = pathlib.Path(output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,13 +161,26 @@ def _prepare_output_dir(output_dir: str | None) -> pathlib.Path:
         probe.unlink()
     except OSError as error:
         raise BadInput(
-            f"cannot write to output_dir={output_dir!r} ({error.strerror}): choose another folder "
-            "with --output_dir=DIR"
+            f"cannot write to {flag}={output_dir!r} ({error.strerror}): choose another folder "
+            f"with --{flag}=DIR"
         ) from error
     return folder
 
 
-def run(files, bindings, search_paths, output_dir) -> None:
+@contextlib.contextmanager
+def _profiled(folder: str | None) -> Iterator[None]:
+    """Writes what JAX's profiler sees of the block, for TensorBoard or Perfetto; None: nothing."""
+    if folder is None:
+        yield
+        return
+    import jax
+
+    _prepare_output_dir(folder, "profile_dir")
+    with jax.profiler.trace(folder):
+        yield
+
+
+def run(files, bindings, search_paths, output_dir, profile_dir=None) -> None:
     """Parses, executes, and keeps the operative configuration.
 
     A run that was refused or broke off leaves config.gin as it is, which may be another run's: what
@@ -176,8 +194,11 @@ def run(files, bindings, search_paths, output_dir) -> None:
         raise BadInput("no gin file: give one with --gin_file=FILE")
     parse_config(files, bindings, search_paths)
     folder = _prepare_output_dir(output_dir)
+    from specdec import compilation  # and with it JAX, for which mistakes need not wait
+
     try:
-        gin.get_configurable(execute)(str(folder))
+        with _profiled(profile_dir), compilation.counted() as compiles:
+            gin.get_configurable(execute)(str(folder))
     except Exception as error:
         with (folder / "error.log").open("a") as log:
             log.write(f"{traceback.format_exc()}\n{gin.operative_config_str()}\n")
@@ -185,6 +206,7 @@ def run(files, bindings, search_paths, output_dir) -> None:
             _keep_config(folder)
         raise
     _keep_config(folder)
+    logger.info("%d programs compiled or loaded in %.1f s", compiles.count, compiles.seconds)
 
 
 def _keep_config(folder: pathlib.Path) -> None:
@@ -209,6 +231,7 @@ def main(argv: Sequence[str], settings: flags.FlagValues = flags.FLAGS) -> int:
             settings.gin_bindings,
             settings.gin_search_paths,
             settings.output_dir,
+            settings.profile_dir,
         )
     except (ValueError, OSError, Failed) as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
@@ -233,6 +256,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     define(flags.DEFINE_multi_string, "gin_bindings", [], "A binding; --gin.X=Y is short for it.")
     define(flags.DEFINE_list, "gin_search_paths", ["."], "Folders to look for gin files in.")
     define(flags.DEFINE_string, "output_dir", None, "Folder for all results; made if need be.")
+    define(flags.DEFINE_string, "profile_dir", None, "Folder for a trace of JAX's profiler.")
 
 
 def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:
@@ -244,8 +268,16 @@ def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> 
         sys.exit(2)
 
 
+def _keep_compiled_programs() -> None:
+    """JAX reads these when it is imported; what the user has set stays."""
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(cache, "specdec")))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+
+
 def start() -> None:
     """The command."""
+    _keep_compiled_programs()
     define_flags()
     # Our own progress lines, without the chatter of the libraries below.
     absl_logging.set_verbosity(absl_logging.WARNING)

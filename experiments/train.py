@@ -224,7 +224,11 @@ def train_until(
     checkpoints: Checkpoints,
     curve: Curve,
 ) -> None:
-    """Steps, reports and checkpoints until the last step or a request to stop."""
+    """Steps, reports and checkpoints until the last step.
+
+    Raises:
+      KeyboardInterrupt: when all is saved after a request to stop.
+    """
     stop, meter, saved_at = _StopRequest(), Meter(), time.monotonic()
     step = int(state.step)
     while step < steps and not stop.is_requested:
@@ -244,6 +248,8 @@ def train_until(
         meter.skip()
     save(run, state, step, checkpoints)
     logger.info("%s at step %d of %d", "done" if step >= steps else "stopped", step, steps)
+    if step < steps:
+        raise KeyboardInterrupt  # so that no script takes it for a run that is done
 
 
 def test(run: Run, params: Any, step: int, steps: int, *, reports: Reports, curve: Curve) -> None:

@@ -8,3 +8,5 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+# Tests compile what they test, and leave nothing in the user's cache.
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")

@@ -185,3 +185,38 @@ def test_training_configs_parse(name, monkeypatch):
     gin.add_config_file_search_path(str(ROOT))
     gin.parse_config_files_and_bindings([f"gin_configs/train/{name}"], bindings)
     assert "--gin_file=" in text  # its command
+
+
+def test_compiled_programs_and_profiles_are_kept_on_disk(command, tmp_path, monkeypatch):
+    (tmp_path / "square_experiment.py").write_text(
+        "import jax\n"
+        "def square(output_dir):\n"
+        "    jax.jit(lambda x: x @ x)(jax.numpy.ones((64, 64))).block_until_ready()\n"
+    )
+    gin_file = tmp_path / "square.gin"
+    gin_file.write_text(
+        "from __gin__ import dynamic_registration\n"
+        "import square_experiment\n"
+        "from experiments import run\n"
+        "run.execute.experiment = @square_experiment.square\n"
+    )
+    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    profile = tmp_path / "profile"
+    flags = (f"--gin_file={gin_file}", f"--output_dir={tmp_path / 'out'}")
+    status, log = command(*flags, f"--profile_dir={profile}")
+    assert status == 0, log
+    assert list(profile.rglob("*.xplane.pb"))
+    kept = set((tmp_path / "cache" / "specdec").glob("*-cache"))
+    assert kept
+    assert command(*flags)[0] == 0
+    assert set((tmp_path / "cache" / "specdec").glob("*-cache")) == kept
+
+
+def test_profile_folder_that_cannot_be_written_is_refused(command, echo_gin, tmp_path):
+    (tmp_path / "file").touch()
+    out = f"--output_dir={tmp_path / 'out'}"
+    flags = (f"--gin_file={echo_gin}", out, "--gin.SIZE=2", f"--profile_dir={tmp_path / 'file'}")
+    status, log = command(*flags)
+    assert status == 2 and "--profile_dir" in log and len(log.splitlines()) == 1

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import run
+from experiments import run, train
 from experiments.data import Task
 from experiments.run_state import read_curve
 from experiments.vocabulary import train_vocabulary
@@ -84,6 +84,17 @@ def test_resumed_run_equals_an_uninterrupted_one(toy, target, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, exported(tmp_path), exported(target))
     steps = [row["step"] for row in read_curve(tmp_path) if row["kind"] == "train"]
     assert steps == [10, 13, 20, 30]
+
+
+def test_asked_to_stop_it_saves_its_state_and_does_not_end_as_if_done(toy, tmp_path, monkeypatch):
+    def stop_it(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(train, "report_progress", stop_it)
+    with pytest.raises(KeyboardInterrupt):
+        toy_run(tmp_path, toy)
+    assert [path.name for path in tmp_path.glob("checkpoints/[0-9]*")] == ["10"]
+    assert exported(tmp_path)
 
 
 @pytest.mark.parametrize("top_ids", [0, 8])
