@@ -203,10 +203,10 @@ def decode_in_turn(pair: TextPair, texts: Sequence[str], how, config, seed: int)
     run = {
         "plain": lambda request: pair.plain(request, how, config),
         "fast": lambda request: pair.speculate(request, how, config),
-        "plain_encoder": lambda request: _init_target(
+        "plain_encoder": lambda request: init_target(
             pair.params.target, *request[:2], model=pair.target, cache_length=size
         ),
-        "fast_encoder": lambda request: _init_both(
+        "fast_encoder": lambda request: init_both(
             pair.params, *request[:2], target=pair.target, drafter=pair.drafter, cache_length=size
         ),
     }
@@ -238,11 +238,12 @@ def _say_progress(done: int, total: int, elapsed: float) -> None:
         logger.info("%d/%d sentences, %.0f s left", done, total, left)
 
 
-_init_target = partial(jax.jit, static_argnames=("model", "cache_length"))(prefill)
+init_target = partial(jax.jit, static_argnames=("model", "cache_length"))(prefill)
 
 
 @partial(jax.jit, static_argnames=("target", "drafter", "cache_length"))
-def _init_both(params, inputs, prompt, *, target, drafter, cache_length):
+def init_both(params, inputs, prompt, *, target, drafter, cache_length):
+    """What `speculate` does before its loop: the encoder, and the caches of both models."""
     cache = prefill(params.target, inputs, prompt, model=target, cache_length=cache_length)
     return cache, drafter.init(params.draft, inputs, prompt, cache, cache_length=cache_length)
 

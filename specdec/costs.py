@@ -1,4 +1,4 @@
-"""What a decoding step of a T5 must read, whatever the program: the floor under its time.
+"""What a decoding step costs besides time: bytes it must read, operations, memory.
 
 Dimensions: B rows, E encoder length, S decoder tokens seen.
 """
@@ -6,8 +6,11 @@ Dimensions: B rows, E encoder length, S decoder tokens seen.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from specdec.kernels import library
 from specdec.models.t5 import T5Config
+from specdec.types import Cache, LanguageModel
 
 # The cross-attention's keys and values are computed once a request, from these.
 _ONCE_A_REQUEST = ("key", "value")
@@ -53,6 +56,37 @@ def cache_bytes(config: T5Config, *, encoder_length: int, decoder_length: int) -
     """Bytes of keys and values that a row's attention reads."""
     per_slot = 2 * config.num_heads * config.head_dim * config.dtype.itemsize
     return config.num_decoder_layers * (encoder_length + decoder_length) * per_slot
+
+
+def step_operations(params: Any, cache: Cache, *, model: LanguageModel) -> float:
+    """Floating-point operations of one pass over one token a row, by XLA's count.
+
+    Args:
+      params, cache: of the model, arrays or `jax.ShapeDtypeStruct`s.
+      model: whose `extend` is counted.
+    """
+    num_rows = cache.encoder_lengths.shape[0]
+    tokens = jax.ShapeDtypeStruct((num_rows, 1), jnp.int32)
+    at = jax.ShapeDtypeStruct((num_rows,), jnp.int32)
+    with library.switched_off():  # XLA can't count inside of them
+        lowered = jax.jit(lambda *args: model.extend(*args)[0]).lower(params, cache, tokens, at)
+    return float(lowered.cost_analysis()["flops"])
+
+
+def program_bytes(compiled: jax.stages.Compiled) -> int:
+    """Memory that a compiled program takes: arguments, temporaries, results, by XLA's account."""
+    memory = compiled.memory_analysis()
+    return (
+        memory.argument_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all arrays (or `jax.ShapeDtypeStruct`s) of a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _is_read_once(path: tuple) -> bool:

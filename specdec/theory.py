@@ -29,6 +29,18 @@ def walltime_factor(alpha, gamma, c, r=1.0):
     return expected_tokens(alpha, gamma) / (gamma * np.asarray(c, float) + r)
 
 
+def operations_factor(alpha, gamma, c_hat):
+    """How many times the arithmetic operations of plain decoding: Theorem 3.11.
+
+    c_hat: operations of the draft per token, in the target's. A block of gamma + 1 tokens takes
+    gamma + 1 times the operations of one, whatever it takes of time; a machine without operations
+    to spare (a large batch) gains nothing from speculation.
+
+    Example: alpha 1, gamma 3, c_hat 0 -> 1; alpha 0 -> 4.
+    """
+    return (gamma * np.asarray(c_hat, float) + gamma + 1) / expected_tokens(alpha, gamma)
+
+
 def expected_calls(betas, gamma: int) -> float:
     """Target runs for one output, given the acceptance probability of each of its tokens.
 

@@ -7,9 +7,9 @@ import pytest
 import toys
 
 from experiments import records, run
-from experiments.benchmarks import rounds, step
+from experiments.benchmarks import decode, rounds, step
 from specdec import costs, timing
-from specdec.text import load_model
+from specdec.text import load_model, load_pair
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +85,56 @@ def test_rounds_of_a_pair_are_recorded(folder, tmp_path):
     )
     (row,) = rows
     assert row["round_seconds"] > 0 and row["device"] == jax.devices()[0].device_kind
+
+
+def decode_toy(folder, output_dir, **macros):
+    return run_gin(
+        "decode",
+        output_dir,
+        TARGET=str(folder / "target"),
+        DRAFT=str(folder / "shared_draft"),
+        VOCABULARY=str(folder / "spiece.model"),
+        SENTENCES=str(folder / "sentences.tsv"),
+        MAX_NEW_TOKENS=8,
+        **{"decode.decode.repeats": 2, **macros},
+    )
+
+
+def test_decoding_is_timed_over_batches_gammas_and_lengths(folder, tmp_path):
+    macros = dict(GAMMAS=(1, 2), BATCH_SIZES=(1, 2), NUM_SENTENCES=4)
+    rows = decode_toy(folder, tmp_path, **macros)
+    assert [(row["batch_size"], row["gamma"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for row in rows:
+        assert row["identical"] == row["num_rows"] == 4
+        assert row["num_tokens"] == row["num_plain_tokens"]
+        assert len(row["speedups"]) == 2
+        assert 0 < row["c_hat"] < 1 < row["operations"]
+        assert row["memory"] > 1 and row["plain_memory"] > 1
+
+
+def test_longer_buffers_and_sources_change_shapes_alone(folder, tmp_path):
+    rows = decode_toy(
+        folder, tmp_path, GAMMAS=(1,), NUM_SENTENCES=2, CACHE_LENGTHS=(16, 32), SOURCE_LENGTHS=(40,)
+    )
+    assert [row["buffer"] for row in rows] == [16, 32]
+    assert rows[0]["num_tokens"] == rows[1]["num_tokens"]
+
+
+def test_sources_of_a_length_are_sentences_in_a_row(folder):
+    pair = load_pair(folder / "target", folder / "shared_draft", folder / "spiece.model")
+    texts = [text for text, _ in toys.sentences()[:3]]
+    ids = pair.vocabulary.encode(texts)
+    _, second = decode.requests_of(pair, texts, decode.Shape(1, None, 30), seed=0)[:2]
+    tokens = [*ids[1], *ids[2], *ids[0], *ids[1], *ids[2], *ids[0]][:29]
+    np.testing.assert_array_equal(second[0].tokens, [[*tokens, 1]])
+    np.testing.assert_array_equal(second[0].lengths, [30])
+
+
+def test_decode_refuses_what_makes_no_sense(folder, tmp_path):
+    for macros, says in (
+        (dict(GAMMAS=(0,)), "gammas=.*from 1"),
+        (dict(BATCH_SIZES=(100,), NUM_SENTENCES=4), "a batch of 100: only 4 sentences"),
+        (dict(CACHE_LENGTHS=(4,)), "cache_length=4 <"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            decode_toy(folder, tmp_path, **macros)

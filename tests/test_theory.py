@@ -49,3 +49,12 @@ def test_expected_calls_docstring_example_and_its_neighbours():
 def test_expected_calls_of_a_long_even_output_are_equation_1s():
     calls = theory.expected_calls([0.7] * 4000, 4)
     assert 4000 / calls == pytest.approx(theory.expected_tokens(0.7, 4), rel=1e-3)
+
+
+def test_operations_factor_counts_what_is_thrown_away():
+    assert theory.operations_factor(1.0, 3, 0.0) == 1.0
+    assert theory.operations_factor(0.0, 3, 0.0) == 4.0
+    # (1 - a) (gamma c + gamma + 1) / (1 - a^(gamma + 1)), as the paper writes it.
+    a, gamma, c_hat = 0.8, 5, 0.05
+    written = (1 - a) * (gamma * c_hat + gamma + 1) / (1 - a ** (gamma + 1))
+    assert theory.operations_factor(a, gamma, c_hat) == pytest.approx(written)

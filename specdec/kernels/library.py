@@ -5,6 +5,8 @@ user's cache. Without a compiler, on other backends than the CPU, or with SPECDE
 take the form in plain JAX.
 """
 
+import contextlib
+import contextvars
 import ctypes
 import dataclasses
 import functools
@@ -17,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import jax
 import jaxlib.version
@@ -104,9 +107,26 @@ TRAINING = Library(
 
 
 @functools.cache
+def _is_decoding_registered() -> bool:
+    return DECODING.register()
+
+
+_is_off = contextvars.ContextVar("specdec_kernels_off", default=False)
+
+
 def is_available() -> bool:
     """Whether the kernels of decoding can be called."""
-    return DECODING.register()
+    return not _is_off.get() and _is_decoding_registered()
+
+
+@contextlib.contextmanager
+def switched_off() -> Iterator[None]:
+    """What is traced inside takes the forms in plain JAX, which XLA can look into."""
+    token = _is_off.set(True)
+    try:
+        yield
+    finally:
+        _is_off.reset(token)
 
 
 @functools.cache
