@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import rich
 import sacrebleu
-from rich.console import Console
 
-from experiments import comparison_table, records
+from experiments import comparison_table, records, tables
 from experiments.data import Task, first_pairs
 from experiments.run import Failed
 from specdec import compilation, identity, metrics, theory, timing
@@ -28,7 +27,6 @@ from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
 logger = logging.getLogger(__name__)
-_TABLE_WIDTH = 156
 
 
 class NotIdentical(Failed):
@@ -131,10 +129,7 @@ def compare(
         about = dict(experiment=name, task=task.path, target=target, draft=draft)
         rows.append({**about, **filters, **row})
         records.append(output_dir, rows[-1])
-    # Narrower, it would lose digits; a terminal wraps what it cannot hold.
-    Console(width=max(rich.get_console().width, _TABLE_WIDTH)).print(
-        comparison_table.as_table(rows)
-    )
+    tables.show(comparison_table.as_table(rows))
     bugs = sum(len(row["bugs"]) for row in rows)
     if bugs:
         raise NotIdentical(f"{bugs} outputs differ from plain decoding's by more than rounding")

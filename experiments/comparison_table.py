@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
+
+from experiments import tables
 
 Record = dict[str, Any]
 
@@ -49,14 +50,7 @@ def _identity(row: Record) -> str:
 
 def as_table(rows: Sequence[Record]) -> Table:
     """One row a record."""
-    table = Table(
-        title="Speculative over plain decoding, batch 1", box=box.SIMPLE, padding=(0, 1, 0, 0)
-    )
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(show(row) for show in COLUMNS.values()))
-    return table
+    return tables.of("Speculative over plain decoding, batch 1", COLUMNS, rows)
 
 
 def as_markdown(rows: Sequence[Record]) -> str:

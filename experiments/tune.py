@@ -13,11 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-import rich
-from rich import box
-from rich.table import Table
 
-from experiments import compare, records
+from experiments import compare, records, tables
 from experiments.data import Task, first_pairs
 from specdec import metrics, theory, timing
 from specdec.sampling import Settings, settings
@@ -83,7 +80,7 @@ def tune(
     for row in rows:
         records.append(output_dir, row)
     choice = max(best, key=lambda row: row["speedup"])
-    rich.print(as_table(rows))
+    tables.show(tables.of("Draft and gamma", _COLUMNS, rows))
     print(verdict(choice))
     write_gin(
         pathlib.Path(output_dir) / "tuned.gin",
@@ -189,21 +186,13 @@ def write_gin(path: pathlib.Path, **macros: Any) -> None:
     partial.replace(path)
 
 
-def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The drafts' lines by gamma; what was measured beside what was predicted."""
-    table = Table(title="Draft and gamma", box=box.SIMPLE)
-    columns = {
-        "draft": lambda row: row["draft"],
-        "gamma": lambda row: str(row["gamma"]),
-        "alpha": lambda row: f"{row['alpha']:.3f}",
-        "c": lambda row: f"{row['c']:.3f}",
-        "r": lambda row: f"{row['r']:.2f}",
-        "tokens per call": lambda row: f"{row['tokens_per_call']:.2f}",
-        "predicted": lambda row: f"{row['prediction']:.2f}",
-        "measured": lambda row: f"{row['speedup']:.2f}" if "speedup" in row else "",
-    }
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(show(row) for show in columns.values()))
-    return table
+_COLUMNS = {
+    "draft": lambda row: row["draft"],
+    "gamma": lambda row: str(row["gamma"]),
+    "alpha": lambda row: f"{row['alpha']:.3f}",
+    "c": lambda row: f"{row['c']:.3f}",
+    "r": lambda row: f"{row['r']:.2f}",
+    "tokens per call": lambda row: f"{row['tokens_per_call']:.2f}",
+    "predicted": lambda row: f"{row['prediction']:.2f}",
+    "measured": lambda row: f"{row['speedup']:.2f}" if "speedup" in row else "",
+}

@@ -14,11 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rich
-from rich import box
-from rich.table import Table
 
-from experiments import compare, records
+from experiments import compare, records, tables
 from experiments.data import Task, first_pairs
 from specdec import costs, metrics, theory, timing
 from specdec.config import SpecConfig, buffer_length
@@ -105,7 +102,7 @@ def decode(
             rows.append(row)
             records.append(output_dir, row)
             logger.info("%s, gamma %d: %.2f times", shape, row["gamma"], row["speedup"])
-    rich.print(as_table(rows))
+    tables.show(tables.of("Speculative over plain decoding", _COLUMNS, rows))
     plot(rows, pathlib.Path(output_dir) / "decode.png")
 
 
@@ -282,16 +279,6 @@ _COLUMNS = {
     "memory": lambda row: f"{row['memory']:.2f}",
     "identical": lambda row: f"{row['identical']}/{row['num_rows']}",
 }
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a record."""
-    table = Table(title="Speculative over plain decoding", box=box.SIMPLE)
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(show(row) for show in _COLUMNS.values()))
-    return table
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:

@@ -1,15 +1,11 @@
 """A round of the speculative loop, split into drafts, the target's run, and the loop's own work."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
-import rich
-from rich import box
-from rich.table import Table
 
-from experiments import records
+from experiments import records, tables
 from experiments.data import Task, first_pairs
 from specdec import timing
 from specdec.sampling import settings
@@ -58,7 +54,7 @@ def rounds(
                 rows.append({**key, **as_record(seconds), "target": target})
                 rows[-1]["device"] = jax.devices()[0].device_kind
                 records.append(output_dir, rows[-1])
-    rich.print(as_table(rows))
+    tables.show(tables.of("A round of the loop, in ms", _COLUMNS, rows))
 
 
 def as_record(seconds: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -74,22 +70,14 @@ def as_record(seconds: Mapping[str, np.ndarray]) -> dict[str, float]:
     return row
 
 
-def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a record."""
-    table = Table(title="A round of the loop, in ms", box=box.SIMPLE)
-    columns = {
-        "draft": lambda row: row["draft"],
-        "gamma": lambda row: str(row["gamma"]),
-        "T": lambda row: f"{row['temperature']:g}",
-        "plain step": lambda row: f"{1e3 * row['target_seconds']:.3f}",
-        "drafts": lambda row: f"{1e3 * row['drafts_seconds']:.3f}",
-        "verify": lambda row: f"{1e3 * row['verify_seconds']:.3f}",
-        "round": lambda row: f"{1e3 * row['round_seconds']:.3f}",
-        "rest": lambda row: f"{1e3 * row['rest_seconds']:.3f}",
-        "rest / (drafts + verify)": lambda row: f"{100 * row['overhead']:.1f} %",
-    }
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(show(row) for show in columns.values()))
-    return table
+_COLUMNS = {
+    "draft": lambda row: row["draft"],
+    "gamma": lambda row: str(row["gamma"]),
+    "T": lambda row: f"{row['temperature']:g}",
+    "plain step": lambda row: f"{1e3 * row['target_seconds']:.3f}",
+    "drafts": lambda row: f"{1e3 * row['drafts_seconds']:.3f}",
+    "verify": lambda row: f"{1e3 * row['verify_seconds']:.3f}",
+    "round": lambda row: f"{1e3 * row['round_seconds']:.3f}",
+    "rest": lambda row: f"{1e3 * row['rest_seconds']:.3f}",
+    "rest / (drafts + verify)": lambda row: f"{100 * row['overhead']:.1f} %",
+}

@@ -8,12 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rich
 from jax import lax
-from rich import box
-from rich.table import Table
 
-from experiments import records
+from experiments import records, tables
 from experiments.benchmarks.machine import reader
 from specdec import costs, timing
 from specdec.sampling import argmax
@@ -77,7 +74,7 @@ def step(
             )
             for row in rows[-len(block_sizes) :]:
                 records.append(output_dir, row)
-    rich.print(as_table(rows))
+    tables.show(tables.of("Passes of a decoder", _COLUMNS, rows))
 
 
 def _rows_of(name, params, model, batch_size, block_sizes, *, settings, repeats) -> list[dict]:
@@ -157,22 +154,14 @@ def _call(params, cache, model, block_size: int) -> Callable[[], jax.Array]:
     )
 
 
-def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a record."""
-    table = Table(title="Passes of a decoder", box=box.SIMPLE)
-    columns = {
-        "model": lambda row: row["model"],
-        "rows": lambda row: str(row["batch_size"]),
-        "tokens": lambda row: str(row["block_size"]),
-        "ms in a loop": lambda row: f"{1e3 * row['seconds']:.3f}",
-        "ms alone": lambda row: f"{1e3 * row['seconds_outside']:.3f}",
-        "over the first": lambda row: f"{row['r']:.2f}",
-        "MB read": lambda row: f"{row['bytes'] / 1e6:.1f}",
-        "GB/s": lambda row: f"{row['bytes_per_second'] / 1e9:.1f}",
-        "of the bandwidth": lambda row: f"{100 * row['share']:.0f} %",
-    }
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(show(row) for show in columns.values()))
-    return table
+_COLUMNS = {
+    "model": lambda row: row["model"],
+    "rows": lambda row: str(row["batch_size"]),
+    "tokens": lambda row: str(row["block_size"]),
+    "ms in a loop": lambda row: f"{1e3 * row['seconds']:.3f}",
+    "ms alone": lambda row: f"{1e3 * row['seconds_outside']:.3f}",
+    "over the first": lambda row: f"{row['r']:.2f}",
+    "MB read": lambda row: f"{row['bytes'] / 1e6:.1f}",
+    "GB/s": lambda row: f"{row['bytes_per_second'] / 1e9:.1f}",
+    "of the bandwidth": lambda row: f"{100 * row['share']:.0f} %",
+}
