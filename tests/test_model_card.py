@@ -13,7 +13,7 @@ from experiments.curves import read_runs, tokens_at
 from experiments.data import Task
 
 # The runs that the template of our pair's card asks for.
-DRAFT_RUNS = ("drafts", "first", "control", "distillation")
+DRAFT_RUNS = ("control", "distillation")
 
 
 def test_tokens_at_docstring_example():
@@ -196,7 +196,7 @@ def test_the_gin_file_writes_the_card(left_behind):
     sentences.write_text("".join(lines))
     given = dict(
         SCORES=str(left_behind / "scores"),
-        RUNS={name: str(left_behind / "target") for name in ("shallow", "target", *DRAFT_RUNS)},
+        RUNS={name: str(left_behind / "target") for name in ("target", *DRAFT_RUNS)},
         PAIR=str(left_behind / "pair"),
         TRAIN_FILE=str(sentences),
         HELDOUT_FILE=str(sentences),
