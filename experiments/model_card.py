@@ -15,7 +15,7 @@ from experiments import distill, records
 from experiments.curves import Finished, read_runs
 from experiments.data import Task, read_pairs
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
-from specdec.checkpoints import native, strict
+from specdec.checkpoints import folders, strict
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +96,10 @@ def find_models(pair: str) -> dict[str, pathlib.Path]:
     Raises:
       ValueError: if there is no target.
     """
-    native.check_exists(pathlib.Path(pair) / TARGET)
-    folders = [path.parent for path in pathlib.Path(pair).glob("*/config.json")]
-    folders.sort(key=lambda path: (path.name != TARGET, num_parameters(path), path.name))
-    return {path.name: path for path in folders}
+    folders.check_exists(pathlib.Path(pair) / TARGET)
+    found = [path.parent for path in pathlib.Path(pair).glob("*/config.json")]
+    found.sort(key=lambda path: (path.name != TARGET, num_parameters(path), path.name))
+    return {path.name: path for path in found}
 
 
 def check_scored(folders: Mapping[str, pathlib.Path], rows, scores: str) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from specdec import compilation, identity, trace
 from specdec.autoregressive import autoregressive_decode
-from specdec.checkpoints import huggingface, native, strict
+from specdec.checkpoints import folders, huggingface, native, strict
 from specdec.config import SpecConfig, checked_num_ids
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
 from specdec.generation import EOS, Decoded
@@ -232,7 +232,7 @@ def load_model(
     Raises:
       CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
     """
-    native.check_exists(path)
+    folders.check_exists(path)
     model_type = strict.read_json(pathlib.Path(path) / "config.json").get("model_type")
     if model_type == native.MODEL_TYPE:
         params, config = native.load(path, dtype, stays_narrow=stays_narrow)

@@ -338,6 +338,46 @@ def test_every_weight_of_theirs_finds_its_place(config, tmp_path):
     assert loaded == config
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        V1_0,
+        V1_1,
+        dataclasses.replace(V1_0, scale_logits=False),
+        dataclasses.replace(V1_1, tied=True),
+    ],
+)
+def test_what_was_saved_in_their_form_comes_back(config, tmp_path):
+    huggingface.save(tmp_path / "theirs", random_params(config), config)
+    params, loaded = huggingface.load(tmp_path / "theirs")
+    assert_same(params, random_params(config))
+    assert loaded == config
+
+
+@BOTH
+def test_their_form_is_written_by_names_spelled_out_by_hand(config, tmp_path):
+    huggingface.save(tmp_path / "theirs", random_params(config), config)
+    found = load_file(tmp_path / "theirs" / "model.safetensors")
+    expected = their_tensors(random_params(config))
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+    content = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert their_config(config, dropout_rate=0.0).items() <= content.items()
+
+
+def test_what_their_form_cannot_hold_is_refused(tmp_path):
+    for changes, match in (
+        (dict(num_encoder_layers=0, encoder_dim=8), "num_encoder_layers=0"),
+        (dict(num_logits=3), "num_logits=3"),
+    ):
+        with pytest.raises(CheckpointError, match=match):
+            huggingface.save(tmp_path / "x", {}, dataclasses.replace(V1_0, **changes))
+    with pytest.raises(CheckpointError, match="missing decoder/logits_dense/kernel"):
+        huggingface.save(tmp_path / "x", random_params(V1_0), V1_1)
+    assert not list(tmp_path.iterdir())
+
+
 @BOTH
 def test_their_bfloat16_and_float16_files_load_as_either_dtype(config, tmp_path):
     for stored in (jnp.bfloat16, jnp.float16):

@@ -1,12 +1,13 @@
-"""Reads T5 1.0 and 1.1 (and mT5) folders in Hugging Face's form: config.json + safetensors.
+"""Reads and writes T5 1.0 and 1.1 folders in Hugging Face's form: config.json + safetensors.
 
 Hugging Face's Linear weights are [out, in], t5x's kernels [in, out], hence the transposes. The
 position bias lies in block 0 of each side and is shared by all its layers.
 
-Neither torch nor transformers is needed. Tensors are read, transposed and cast one by one, so the
-peak is the model plus one tensor.
+mT5 is read, too. Neither torch nor transformers is needed. Tensors are read, transposed and cast
+one by one, so the peak is the model plus one tensor.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -14,8 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import save_file
 
-from specdec.checkpoints import strict
+from specdec.checkpoints import folders, strict
+from specdec.checkpoints.folders import CONFIG, WEIGHTS
 from specdec.checkpoints.strict import CheckpointError, Stored
 from specdec.models.t5 import T5Config
 
@@ -92,20 +96,87 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
         cut short.
     """
     path = pathlib.Path(path)
-    content = strict.read_json(path / "config.json")
+    content = strict.read_json(path / CONFIG)
     with strict.open_safetensors(_weight_files(path)) as tensors:
         ties = content.get("tie_word_embeddings", True)
         has_head = "lm_head.weight" in tensors
-        config = _config(path / "config.json", content, tied=ties and not has_head, dtype=dtype)
+        config = _config(path / CONFIG, content, tied=ties and not has_head, dtype=dtype)
         _check(path, config, tensors)
         if has_head and _is_same(tensors, "lm_head.weight", "shared.weight"):
-            config = _config(path / "config.json", content, tied=True, dtype=dtype)
+            config = _config(path / CONFIG, content, tied=True, dtype=dtype)
         flat = {}
         for name in strict.expected_shapes(config):
             theirs, transposed = hf_name(name)
             tensor = tensors[theirs].read_fn().astype(dtype)
             flat[name] = tensor.T if transposed else tensor
     return strict.unflatten(flat), config
+
+
+def save(path: str | os.PathLike, params: Mapping[str, Any], config: T5Config) -> None:
+    """Writes a folder that transformers' T5ForConditionalGeneration reads, in float32.
+
+    Start, padding and end of sequence are T5's ids 0, 0 and 1. transformers before 5 takes
+    the logits' scale from `tie_word_embeddings`: there, a scale that isn't T5's own is lost.
+
+    Args:
+      path: the folder; an older checkpoint at the same path is replaced, whole or not at all.
+      params: nested parameters under t5x's names.
+      config: of the model they belong to.
+
+    Raises:
+      CheckpointError: if their form can't hold the model (no encoder of its own, a short head), if
+        the parameters are not the config's, or if `path` holds other things than a checkpoint.
+    """
+    problems = []
+    if config.num_encoder_layers == 0:
+        problems.append("num_encoder_layers=0: reads another model's encoder output")
+    if config.num_logits not in (None, config.vocab_size):
+        problems.append(f"num_logits={config.num_logits}: gives logits to the first ids only")
+    strict.fail_if_any(path, problems, "Hugging Face's T5 has no such model: keep it in our form.")
+    flat = strict.flatten(params)
+    strict.check_names_and_shapes(
+        "parameters to save",
+        strict.expected_shapes(config),
+        {name: jnp.shape(leaf) for name, leaf in flat.items()},
+        "Save the parameters together with the config that made them.",
+    )
+    tensors = {}
+    for name, leaf in flat.items():
+        theirs, transposed = hf_name(name)
+        tensor = np.asarray(leaf, np.float32)
+        tensors[theirs] = np.ascontiguousarray(tensor.T if transposed else tensor)
+
+    def write(folder: pathlib.Path) -> None:
+        content = json.dumps(_their_config(config), indent=2) + "\n"
+        (folder / CONFIG).write_text(content, encoding="utf-8")
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    folders.write(path, write)
+
+
+def _their_config(config: T5Config) -> dict[str, Any]:
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "d_kv": config.head_dim,
+        "num_heads": config.num_heads,
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+        "feed_forward_proj": "gated-gelu" if config.gated else "relu",
+        "relative_attention_num_buckets": config.num_buckets,
+        "relative_attention_max_distance": config.max_distance,
+        "layer_norm_epsilon": 1e-6,
+        "tie_word_embeddings": config.tied,
+        "scale_decoder_outputs": config.logits_scale != 1.0,
+        "dropout_rate": config.dropout_rate,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
 
 
 def hf_name(name: str) -> tuple[str, bool]:
@@ -161,8 +232,8 @@ def _config(path: pathlib.Path, content: Mapping[str, Any], *, tied: bool, dtype
 
 def _weight_files(path: pathlib.Path) -> list[pathlib.Path]:
     index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").exists():
-        return [path / "model.safetensors"]
+    if (path / WEIGHTS).exists():
+        return [path / WEIGHTS]
     if index.exists():
         return [path / name for name in sorted(set(strict.read_json(index)["weight_map"].values()))]
     raise CheckpointError(

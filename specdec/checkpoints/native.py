@@ -7,19 +7,17 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
-import uuid
 from typing import Any
 
 import jax.numpy as jnp
 from safetensors.flax import save_file
 
-from specdec.checkpoints import strict
+from specdec.checkpoints import folders, strict
+from specdec.checkpoints.folders import CONFIG, WEIGHTS
 from specdec.checkpoints.strict import CheckpointError
 from specdec.models.t5 import T5Config
 
 MODEL_TYPE = "specdec_t5"
-_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
 
 def save(
@@ -31,9 +29,6 @@ def save(
 ) -> None:
     """Writes a checkpoint folder, whole or not at all; replaces an older one at the same path.
 
-    A kill between the two renames of a replacement leaves the older folder, whole, as
-    `.<name>.replaced` beside it: `load` says so.
-
     Args:
       path: the folder. Its parents are made.
       params: nested parameters, as `T5(config).init(...)["params"]` has them.
@@ -44,7 +39,6 @@ def save(
       CheckpointError: if the parameters are not the config's, or if `path` holds other things
         than a checkpoint of ours, which replacing it would delete.
     """
-    path = pathlib.Path(path).resolve()
     flat = strict.flatten(params)
     shapes = {name: jnp.shape(leaf) for name, leaf in flat.items()}
     strict.check_names_and_shapes(
@@ -53,15 +47,7 @@ def save(
         shapes,
         "Save the parameters together with the config that made them (without the outer 'params').",
     )
-    _refuse_foreign_folder(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:12]}")
-    partial.mkdir()
-    try:
-        _write(partial, flat, config, storage_dtype)
-        _put_in_place(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    folders.write(path, lambda folder: _write(folder, flat, config, storage_dtype))
 
 
 def load(
@@ -81,15 +67,15 @@ def load(
     Raises:
       CheckpointError: if anything is missing, left over, of another shape, or cut short.
     """
-    check_exists(path)
+    folders.check_exists(path)
     path = pathlib.Path(path).resolve()
-    config = dataclasses.replace(_read_config(path / _CONFIG), dtype=jnp.dtype(dtype))
-    with strict.open_safetensors([path / _WEIGHTS]) as tensors:
+    config = dataclasses.replace(_read_config(path / CONFIG), dtype=jnp.dtype(dtype))
+    with strict.open_safetensors([path / WEIGHTS]) as tensors:
         strict.check_names_and_shapes(
-            path / _WEIGHTS,
+            path / WEIGHTS,
             strict.expected_shapes(config),
             {name: tensor.shape for name, tensor in tensors.items()},
-            f"{_CONFIG} and {_WEIGHTS} belong to different models: save both again.",
+            f"{CONFIG} and {WEIGHTS} belong to different models: save both again.",
             strict.non_float_problems(tensors),
         )
         flat = {}
@@ -100,63 +86,12 @@ def load(
     return strict.unflatten(flat), config
 
 
-def check_exists(path: str | os.PathLike) -> None:
-    """Raises a CheckpointError that says what to do, if there is no checkpoint folder at `path`."""
-    folder = pathlib.Path(path).resolve()
-    replaced = _replaced(folder)
-    if replaced.exists() and not folder.exists():
-        raise CheckpointError(
-            f"{folder}: missing, since a save was cut short. The one before it is whole: "
-            f"{replaced} (rename it back, or load it)"
-        )
-    if not (folder / _CONFIG).is_file():
-        raise CheckpointError(
-            f"no checkpoint at {str(path)!r}: it must be a folder with {_CONFIG} and {_WEIGHTS}; "
-            "correct the path"
-        )
-
-
 def _write(folder: pathlib.Path, flat: dict, config: T5Config, storage_dtype: Any) -> None:
     fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
     content = json.dumps({"model_type": MODEL_TYPE, **fields}, indent=2) + "\n"
-    (folder / _CONFIG).write_text(content, encoding="utf-8")
+    (folder / CONFIG).write_text(content, encoding="utf-8")
     arrays = {name: jnp.asarray(leaf, storage_dtype) for name, leaf in flat.items()}
-    save_file(arrays, str(folder / _WEIGHTS), metadata={"format": MODEL_TYPE})
-    # safetensors makes files for their owner alone: give both the rights that new files have.
-    (folder / _WEIGHTS).chmod((folder / _CONFIG).stat().st_mode)
-    for name in (_CONFIG, _WEIGHTS):
-        with open(folder / name, "rb") as file:
-            os.fsync(file.fileno())
-
-
-def _put_in_place(partial: pathlib.Path, path: pathlib.Path) -> None:
-    replaced = _replaced(path)
-    if path.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        path.rename(replaced)
-    try:
-        partial.rename(path)
-    except BaseException:
-        if replaced.exists():
-            replaced.rename(path)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _replaced(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(f".{path.name}.replaced")
-
-
-def _refuse_foreign_folder(path: pathlib.Path) -> None:
-    if not path.exists():
-        return
-    names = [p.name for p in path.iterdir()] if path.is_dir() else ["a file"]
-    others = sorted(set(names) - {_CONFIG, _WEIGHTS})
-    if others:
-        raise CheckpointError(
-            f"{path}: holds {', '.join(others[:5])}, which replacing it would delete: choose a "
-            "folder of its own"
-        )
+    save_file(arrays, str(folder / WEIGHTS), metadata={"format": MODEL_TYPE})
 
 
 def _read_config(path: pathlib.Path) -> T5Config:
