@@ -13,11 +13,15 @@ $(VENV)/installed: setup.py
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
+$(VENV)/baselines: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,baselines]'
+	@touch $@
+
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -m 'not soak'
 
-# What is slower: large samples, kills, real weights.
-soak: $(VENV)/installed
+# What is slower: large samples, kills, real weights, other programs on the same weights.
+soak: $(VENV)/baselines
 	XLA_FLAGS= $(BIN)/python -m pytest -m soak
 
 lint: $(VENV)/installed

@@ -37,6 +37,7 @@ EXTRAS = {
         "clu",
         "seqio",
     ],
+    "baselines": ["ctranslate2", "torch==2.13.0", "transformers>=5.24"],
     "plots": ["matplotlib"],
     "notebooks": ["matplotlib", "nbclient", "nbformat", "ipykernel"],
     "test": ["hypothesis", "pytest", "ruff"],

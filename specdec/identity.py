@@ -33,7 +33,7 @@ class Difference:
       row, slot: where; slot counts new tokens from 0.
       plain, other: the two tokens, None where an output had ended.
       gap: top logit minus the logit of the other token in a full uncached pass over the shared
-        prefix; infinite where an output had ended without a tie.
+        prefix; infinite where an output had ended or has an id that doesn't exist.
       is_tie: whether rounding explains it.
     """
 
@@ -90,7 +90,8 @@ def differences(
 
 def _judge(row: int, slot: int, a: list, b: list, logits: np.ndarray, tie: float) -> Difference:
     tokens = tuple(tokens[slot] if slot < len(tokens) else None for tokens in (a, b))
-    if None in tokens:  # one output goes on where the other ended: both had the same tokens
+    # One output goes on where the other ended, or has an id that doesn't exist: no rounding does that.
+    if None in tokens or max(tokens) >= logits.size:
         return Difference(row, slot, *tokens, gap=float("inf"), is_tie=False)
     gap = float(logits.max() - min(logits[token] for token in tokens))
     return Difference(row, slot, *tokens, gap=gap, is_tie=gap <= tie)

@@ -57,6 +57,13 @@ def test_another_token_is_a_tie_where_the_logits_all_but_tie(pair, plain):
     assert not one.is_tie
 
 
+def test_an_id_that_does_not_exist_is_a_bug(pair, plain):
+    other = plain.replace(tokens=plain.tokens.at[1, 0].set(V + 3))
+    (one,) = found(pair, plain, other)
+    assert (one.row, one.slot, one.other, one.gap) == (1, 0, V + 3, float("inf"))
+    assert not one.is_tie
+
+
 def test_an_output_that_goes_on_past_the_other_is_a_bug(pair, plain):
     shorter = plain.replace(lengths=plain.lengths - 1)
     assert {one.row for one in found(pair, plain, shorter)} == {0, 1}
