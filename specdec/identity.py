@@ -90,7 +90,7 @@ def differences(
 
 def _judge(row: int, slot: int, a: list, b: list, logits: np.ndarray, tie: float) -> Difference:
     tokens = tuple(tokens[slot] if slot < len(tokens) else None for tokens in (a, b))
-    # One output goes on where the other ended, or has an id that doesn't exist: no rounding does that.
+    # An output that goes on where the other ended, or an id that doesn't exist, is no rounding.
     if None in tokens or max(tokens) >= logits.size:
         return Difference(row, slot, *tokens, gap=float("inf"), is_tie=False)
     gap = float(logits.max() - min(logits[token] for token in tokens))
