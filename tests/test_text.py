@@ -1,11 +1,15 @@
 """Strings in, strings out: what people who write Python call."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 import toys
 
+from specdec.checkpoints import native
 from specdec.checkpoints.strict import CheckpointError
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
 from specdec.generation import DRAFT, NONE
+from specdec.kernels import library
 from specdec.text import load_pair
 
 TEXTS = ["the dog sees a tree today.", "a bird follows."]
@@ -65,6 +69,22 @@ def test_the_draft_decides_the_drafter(folder, pair):
         if origin == DRAFT
     ]
     assert max(drafted, default=0) < 30 <= max(token for one in fast for token in one.tokens)
+
+
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_a_drafts_bfloat16_weights_stay_narrow_where_a_kernel_widens_them(
+    has_kernels, folder, tmp_path, monkeypatch
+):
+    params, config = native.load(folder / "draft")
+    native.save(tmp_path / "narrow", params, config, storage_dtype=jnp.bfloat16)
+    monkeypatch.setattr(library, "is_available", lambda: has_kernels)
+    loaded = load_pair(folder / "target", tmp_path / "narrow", folder / "spiece.model")
+    kinds = [
+        {leaf.dtype.name for leaf in jax.tree.leaves(one)}
+        for one in (loaded.params.target, loaded.params.draft)
+    ]
+    assert kinds == [{"float32"}, {"bfloat16" if has_kernels else "float32"}]
+    assert loaded.drafter.model.config.dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
