@@ -26,8 +26,8 @@ from specdec.buffers import last_token, prefix_mask
 from specdec.config import SpecConfig, checked_num_ids
 from specdec.generation import Decoded
 from specdec.sampling import Settings, standardize
+from specdec.theory import overlap
 from specdec.types import Context, Drafter, LanguageModel
-from specdec.verification import overlap
 
 
 def summarize(results: Sequence[Decoded]) -> dict[str, Any]:

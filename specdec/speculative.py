@@ -37,6 +37,7 @@ from specdec.generation import (
     start,
 )
 from specdec.sampling import Settings, log_probs_of, standardize
+from specdec.theory import overlap
 from specdec.types import (
     Cache,
     Context,
@@ -48,7 +49,7 @@ from specdec.types import (
     Rows,
     Verdict,
 )
-from specdec.verification import overlap, verify_greedy, verify_sampling
+from specdec.verification import verify_greedy, verify_sampling
 
 
 class PairParams(NamedTuple):

@@ -1,10 +1,67 @@
-"""The paper's formulas for what speculation gains (arXiv 2211.17192, section 3).
+"""The paper's formulas for what speculation gains (arXiv 2211.17192, sections 3 and A).
 
-alpha: mean acceptance probability; gamma: drafts per round; c: cost of a draft run in target runs.
-All take numbers or arrays that broadcast.
+    p, q   laws of the next token, target's and draft's, [..., V]
+    alpha  mean acceptance probability
+    gamma  drafts per round
+    c      cost of a draft run in target runs; c_hat: of its arithmetic operations
+    r      cost of a target run over gamma + 1 tokens, in runs over one; the paper has r = 1
+
+All take numbers, NumPy or JAX arrays that broadcast, and give what they were given.
 """
 
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+
+def _numpy_of(*values: Any) -> ModuleType:
+    """JAX's numpy if a JAX array is among the values, else NumPy, in double precision."""
+    return jnp if any(isinstance(value, jax.Array) for value in values) else np
+
+
+# Of two laws
+
+
+def overlap(p, q, lenience=1.0):
+    """beta = sum_x min(p(x), q(x)), the probability of acceptance (Theorem 3.5): [..., V] -> [...].
+
+    Its mean over prefixes is alpha (Corollary 3.6). With lenience l it is sum_x min(p(x) / l, q(x))
+    (A.5), for 0 < l <= 1.
+
+    Example: p (.5, .5), q (.8, .2) -> .7; l = .5 -> 1.
+    """
+    return _numpy_of(p, q).minimum(p / lenience, q).sum(-1)
+
+
+def d_lk(p, q):
+    """D_LK(p, q) = sum_x |p(x) - M(x)|, M = (p + q) / 2 (Definition 3.2): [..., V] -> [...].
+
+    The total variation distance; 1 - overlap(p, q) (Lemma 3.3).
+    """
+    return abs(p - (p + q) / 2).sum(-1)
+
+
+def rejection_acceptance(p, q):
+    """Acceptance of one-shot rejection sampling, 1 / M with M = max_x p(x) / q(x) (A.2).
+
+    Written as min over p(x) > 0 of q(x) / p(x). Where q(x) = 0 < p(x), M is infinite: nothing is
+    ever accepted, and this is 0. Never above `overlap`.
+
+    Args:
+      p, q: [..., V].
+
+    Returns:
+      [...].
+    """
+    xp = _numpy_of(p, q)
+    possible = xp.asarray(p) > 0
+    return xp.where(possible, q / xp.where(possible, p, 1.0), xp.inf).min(-1)
+
+
+# Of a round
 
 
 def expected_tokens(alpha, gamma):
@@ -12,21 +69,21 @@ def expected_tokens(alpha, gamma):
 
     Example: alpha .8, gamma 5 -> 3.69.
     """
-    alpha = np.asarray(alpha, float)
+    xp = _numpy_of(alpha, gamma)
+    alpha = xp.asarray(alpha, float)
     is_one = alpha == 1
-    geometric = (1 - alpha ** (gamma + 1)) / np.where(is_one, 1, 1 - alpha)
-    return np.where(is_one, gamma + 1.0, geometric)
+    geometric = (1 - alpha ** (xp.asarray(gamma) + 1)) / xp.where(is_one, 1.0, 1 - alpha)
+    return xp.where(is_one, xp.asarray(gamma) + 1.0, geometric)
 
 
 def walltime_factor(alpha, gamma, c, r=1.0):
     """How many times faster: Theorem 3.8, with a round that costs gamma c + r target runs.
 
-    The theorem has r = 1: it takes a target run over gamma + 1 tokens to cost what one over a
-    single token does.
+    The theorem has r = 1. gamma 0 stands for a loop that drafts nothing and still pays r.
 
     Example: alpha .8, gamma 5, c 0 -> 3.69.
     """
-    return expected_tokens(alpha, gamma) / (gamma * np.asarray(c, float) + r)
+    return expected_tokens(alpha, gamma) / (gamma * _numpy_of(alpha, gamma, c, r).asarray(c) + r)
 
 
 def operations_factor(alpha, gamma, c_hat):
@@ -38,7 +95,56 @@ def operations_factor(alpha, gamma, c_hat):
 
     Example: alpha 1, gamma 3, c_hat 0 -> 1; alpha 0 -> 4.
     """
-    return (gamma * np.asarray(c_hat, float) + gamma + 1) / expected_tokens(alpha, gamma)
+    xp = _numpy_of(alpha, gamma, c_hat)
+    return (gamma * xp.asarray(c_hat) + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def memory_factor(alpha, gamma):
+    """How many times fewer reads of the target's weights and cache (section 3.4).
+
+    They are read once a round instead of once a token. The draft's own reads are not counted.
+
+    Example: alpha .8, gamma 5 -> 3.69.
+    """
+    return expected_tokens(alpha, gamma)
+
+
+def is_improvable(alpha, c):
+    """Whether some gamma is faster than plain decoding, alpha > c (Corollary 3.9, at r = 1)."""
+    return _numpy_of(alpha, c).asarray(alpha) > c
+
+
+def least_improvement(alpha, c):
+    """What the best gamma gains at the least where alpha > c: (1 + alpha) / (1 + c), gamma = 1's.
+
+    Corollary 3.9, at r = 1.
+    """
+    return (1 + _numpy_of(alpha, c).asarray(alpha)) / (1 + c)
+
+
+def optimal_gamma(alpha, c, r=1.0, *, max_gamma: int = 100):
+    """The integer gamma of the largest `walltime_factor` (section 3.5); 0 where none exceeds 1.
+
+    Args:
+      alpha, c, r: broadcast; r must not depend on gamma here.
+      max_gamma: the largest tried. With c = 0 the factor grows for ever, and this is the answer.
+
+    Example: alpha .9, c .01 -> 24.
+    """
+    xp = _numpy_of(alpha, c, r)
+    alpha, c, r = (xp.asarray(value, float)[..., None] for value in (alpha, c, r))
+    factors = walltime_factor(alpha, xp.arange(1, max_gamma + 1), c, r)
+    return xp.where(factors.max(-1) > 1, factors.argmax(-1) + 1, 0)
+
+
+def oracle_factor(alpha, c):
+    """How many times faster with gamma chosen by an oracle: 1 / (1 - alpha + c alpha).
+
+    It drafts up to the next rejection, 1 / (1 - alpha) tokens a round in the mean, and the target
+    still verifies each round once (section 3.5, at r = 1).
+    """
+    alpha = _numpy_of(alpha, c).asarray(alpha)
+    return 1 / (1 - alpha + c * alpha)
 
 
 def expected_calls(betas, gamma: int) -> float:

@@ -57,14 +57,6 @@ def is_accepted(accept: jax.Array, uniform: jax.Array) -> jax.Array:
     return uniform < accept
 
 
-def overlap(p: jax.Array, q: jax.Array) -> jax.Array:
-    """beta = sum_x min(p(x), q(x)), the probability of acceptance (Theorem 3.5): [..., V] -> [...].
-
-    It is also 1 - D_LK(p, q) (Definition 3.2).
-    """
-    return jnp.minimum(p, q).sum(-1)
-
-
 def verify_sampling(target: Rows, proposal: Proposal, key: jax.Array) -> Verdict:
     """Speculative sampling (Algorithm 1): lossless for every draft and every temperature.
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specdec import autoregressive, sampling, speculative, verification
+from specdec import autoregressive, sampling, speculative, theory, verification
 from specdec.config import SpecConfig
 from specdec.drafters import ModelDrafter
 from specdec.models import T5LanguageModel
@@ -136,7 +136,7 @@ def algebra_error(num_cases: int = 200, vocab_size: int = 7) -> float:
         tokens = jnp.arange(vocab_size)
         every = lambda row: jnp.broadcast_to(row, (vocab_size, vocab_size))
         accept = verification.acceptance_probs(every(p), every(q), tokens)
-        return q * accept + (1 - verification.overlap(p, q)) * verification.residual_probs(p, q)
+        return q * accept + (1 - theory.overlap(p, q)) * verification.residual_probs(p, q)
 
     p, q = rows(), rows()
     q = q.at[:20].set(p[:20])  # q = p: no rejection, an empty residual

@@ -15,13 +15,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from specdec import sampling, verification
+from specdec.theory import overlap
 from specdec.types import Proposal, Rows
 from specdec.verification import (
     acceptance_probs,
     is_accepted,
     lenient_greedy,
     lenient_sampling,
-    overlap,
     residual_probs,
     verify_greedy,
     verify_sampling,
