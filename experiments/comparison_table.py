@@ -35,9 +35,9 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "Thm 3.8\nc alone": lambda row: f"{row['expected_speedup_c']:.2f}",
     "Thm 3.8\nc and r": lambda row: f"{row['expected_speedup']:.2f}",
     "ac-\ncounted": lambda row: f"{row['accounted_speedup']:.2f}",
-    "BLEU\nplain": lambda row: f"{row['bleu']:.1f}\n{row['bleu_plain']:.1f}",
-    "chrF\nplain": lambda row: f"{row['chrf']:.1f}\n{row['chrf_plain']:.1f}",
-    "identical\nties": lambda row: _identity(row),
+    "BLEU /\nplain": lambda row: f"{row['bleu']:.1f}\n{row['bleu_plain']:.1f}",
+    "chrF /\nplain": lambda row: f"{row['chrf']:.1f}\n{row['chrf_plain']:.1f}",
+    "identical /\nties": lambda row: _identity(row),
 }
 _MARKS = ("<!-- table: made by experiments.comparison_table -->", "<!-- end of table -->")
 
@@ -54,13 +54,8 @@ def as_table(rows: Sequence[Record]) -> Table:
 
 
 def as_markdown(rows: Sequence[Record]) -> str:
-    """The same table, two lines of a cell with a slash between them."""
-    headings = [heading.replace("-\n", "").replace("\n", " ").strip() for heading in COLUMNS]
-    headings = [heading.replace(" plain", " / plain") for heading in headings]
-    headings[-1] = "identical / ties"
-    lines = [headings, ["---:"] * len(headings)]
-    lines += [[show(row).replace("\n", " / ") for show in COLUMNS.values()] for row in rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    """The same table for a document."""
+    return tables.markdown(COLUMNS, rows).rstrip()
 
 
 def with_table(text: str, table: str) -> str:

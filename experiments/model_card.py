@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments import distill, records
+from experiments import distill, pictures, records
 from experiments.curves import Finished, read_runs
 from experiments.data import Task, read_pairs
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
@@ -273,12 +273,6 @@ def _with_error(row: Mapping[str, Any]) -> str:
 
 def draw_curves(finished: Sequence[Finished], path: pathlib.Path) -> None:
     """Held-out loss of the runs that learn from text, and 1 - alpha of those that distil."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError(
-            "the picture of the curves needs matplotlib: pip install -e '.[plots]'"
-        ) from error
     distilled = [one for one in finished if "tvd" in one.points[-1].losses]
     learned = [one for one in finished if one not in distilled]
     panels = [
@@ -286,23 +280,18 @@ def draw_curves(finished: Sequence[Finished], path: pathlib.Path) -> None:
         (distilled, "tvd", "Held-out 1 - alpha, on references"),
     ]
     panels = [panel for panel in panels if panel[0]]
-    figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    figure, drawn = pictures.panels([title for _, _, title in panels])
     colors = {
         name: f"C{index}"
         for index, name in enumerate(dict.fromkeys(one.student for one in finished))
     }
     has_tokens = not any(math.isnan(one.num_tokens) for one in finished)
-    for axes, (students, part, title) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-    ):
+    for axes, (students, part, _) in zip(drawn, panels, strict=True):
         for one in students:
             across = [point.num_tokens / 1e6 if has_tokens else point.step for point in one.points]
             heights = [point.losses[part] for point in one.points]
             axes.plot(across, heights, label=one.label, color=colors[one.student], linewidth=1.8)
-        axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("target tokens, millions" if has_tokens else "steps")
         axes.set_xlim(left=0)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9)
-    figure.savefig(path, dpi=150)
+    pictures.save(figure, path)

@@ -3,6 +3,25 @@
 from typing import NamedTuple
 
 
+class Theoretical(NamedTuple):
+    """A row of Table 1: factors of operations and speed, at c = 0 and c_hat = 0."""
+
+    alpha: float
+    gamma: int
+    operations: float
+    speed: float
+
+
+TABLE_1 = (
+    Theoretical(0.6, 2, 1.53, 1.96),
+    Theoretical(0.7, 3, 1.58, 2.53),
+    Theoretical(0.8, 2, 1.23, 2.44),
+    Theoretical(0.8, 5, 1.63, 3.69),
+    Theoretical(0.9, 2, 1.11, 2.71),
+    Theoretical(0.9, 10, 1.60, 6.86),
+)
+
+
 class Measured(NamedTuple):
     """A row of Tables 2 and 4: T5-XXL, batch 1, one TPU-v4.
 

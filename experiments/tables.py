@@ -1,5 +1,9 @@
-"""Records as a table on the screen: a line each, a column for each way of showing one."""
+"""Records as tables: a line each, a column for each way of showing one.
 
+On the screen (`of`, `show`), as Markdown and as LaTeX (`markdown`, `latex`, `write`).
+"""
+
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,3 +31,38 @@ def show(table: Table) -> None:
     console = rich.get_console()
     needed = Console(width=10_000).measure(table).maximum
     Console(width=max(console.width, needed)).print(table)
+
+
+def markdown(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table, all to the right; two lines of a cell have a slash between them."""
+    lines = [_headings(columns), ["---:"] * len(columns), *_cells(columns, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def latex(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A LaTeX tabular in booktabs' style, all to the right."""
+    lines = [_headings(columns), *_cells(columns, rows)]
+    head, *body = (" & ".join(map(_escaped, line)) + r" \\" for line in lines)
+    begin = rf"\begin{{tabular}}{{{'r' * len(columns)}}}"
+    parts = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(parts) + "\n"
+
+
+def write(path: pathlib.Path, columns: Columns, rows: Sequence[Mapping[str, Any]]) -> None:
+    """path.md and path.tex."""
+    path.with_suffix(".md").write_text(markdown(columns, rows), encoding="utf-8")
+    path.with_suffix(".tex").write_text(latex(columns, rows), encoding="utf-8")
+
+
+def _headings(columns: Columns) -> list[str]:
+    return [heading.replace("-\n", "").replace("\n", " ").strip() for heading in columns]
+
+
+def _cells(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [[show(row).replace("\n", " / ") for show in columns.values()] for row in rows]
+
+
+def _escaped(cell: str) -> str:
+    for sign in "&%_#":
+        cell = cell.replace(sign, rf"\{sign}")
+    return cell

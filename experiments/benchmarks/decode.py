@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import compare, records, tables
+from experiments import compare, pictures, records, tables
 from experiments.data import Task, first_pairs
 from specdec import costs, metrics, theory, timing
 from specdec.config import SpecConfig, buffer_length
@@ -287,14 +287,12 @@ def plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     if len(batch_sizes) < 2:
         return
     try:
-        import matplotlib
-    except ImportError:
-        logger.warning("no plot: install the extra `plots`")
+        figure, panels = pictures.panels(
+            ["Speed-up over plain decoding", "Operations over its own"]
+        )
+    except pictures.MissingPlots as error:
+        logger.warning("no plot: %s", error)
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4))
     for gamma in sorted({row["gamma"] for row in rows}):
         mine = [row for row in rows if row["gamma"] == gamma]
         for panel, name in zip(panels, ("speedup", "operations"), strict=True):
@@ -303,15 +301,10 @@ def plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
                 for size in batch_sizes
             ]
             panel.plot(batch_sizes, points, marker="o", label=f"gamma {gamma}")
-    for panel, title in zip(
-        panels, ("Speed-up over plain decoding", "Operations over plain decoding's"), strict=True
-    ):
-        panel.set(title=title, xlabel="rows of a batch", xscale="log")
+    for panel in panels:
+        panel.set(xlabel="rows of a batch", xscale="log")
         panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
         panel.minorticks_off()
         panel.axhline(1, color="gray", linewidth=1, linestyle="--")
-        panel.grid(alpha=0.3)
-    panels[0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    panels[0].legend(frameon=False)
+    pictures.save(figure, path)
