@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from specdec.autoregressive import prefill
-from specdec.buffers import last_token, prefix_mask
+from specdec.buffers import last_token, prefix_mask, write_at
 from specdec.config import SpecConfig, checked_num_ids
 from specdec.generation import Decoded
 from specdec.sampling import Settings, standardize
@@ -105,8 +105,8 @@ def overlaps_on_tokens(
     prompt_lengths = jnp.full(prompt.shape[0], prompt_length)
     buffer = jnp.pad(jnp.concatenate([prompt, tokens], axis=1), [(0, 0), (0, 2)])
 
-    def lead(carry, slot):
-        cache, draft_state = carry
+    def lead(slot, carry):
+        cache, draft_state, betas = carry
         context = Context(buffer, prompt_lengths + slot, prompt_lengths)
         newest = last_token(buffer, context.lengths)[:, None]
         logits, cache = target.extend(params.target, cache, newest, context.lengths - 1)
@@ -122,10 +122,13 @@ def overlaps_on_tokens(
         p, q = rows.probs[:, 0], proposal.probs[:, 0]
         shared = min(p.shape[-1], q.shape[-1])
         beta = overlap(p[:, :shared], q[:, :shared])
-        return (cache, draft_state), jnp.where(proposal.num_drafted > 0, beta, jnp.nan)
+        beta = jnp.where(proposal.num_drafted > 0, beta, jnp.nan)
+        return cache, draft_state, write_at(betas, beta[:, None], jnp.full_like(lengths, slot))
 
-    _, betas = lax.scan(lead, (cache, draft_state), jnp.arange(num_slots))
-    return jnp.where(prefix_mask(lengths, num_slots), betas.T, jnp.nan)
+    nothing = jnp.full(tokens.shape, jnp.nan, jnp.float32)
+    # Up to the longest row's end: outputs are short, and their buffers long.
+    _, _, betas = lax.fori_loop(0, lengths.max(), lead, (cache, draft_state, nothing))
+    return jnp.where(prefix_mask(lengths, num_slots), betas, jnp.nan)
 
 
 def mean_over_rows(rows: Sequence[np.ndarray]) -> tuple[float, float, int]:

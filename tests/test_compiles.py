@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specdec import speculative
+from specdec import compilation, speculative
 from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig
 from specdec.drafters import RandomDrafter
@@ -142,3 +142,13 @@ def test_another_source_length_in_the_bucket_compiles_nothing():
     source = lambda n: EncoderInputs(jnp.arange(8, dtype=jnp.int32)[None], jnp.array([n]))
     assert num_compiles(lambda: run(inputs=source(8))) == 1
     assert num_compiles(lambda: run(inputs=source(3))) == 0
+
+
+def test_a_block_inside_another_is_counted_in_both():
+    with compilation.counted() as outer:
+        for number in range(2):
+            # Both blocks have counted nothing when the inner one begins, and as much when it ends.
+            with compilation.counted() as inner:
+                jax.jit(lambda x, number=number: x + number)(1)
+            assert inner.count == 1
+    assert outer.count == 2
