@@ -56,7 +56,7 @@ def only_draws(target, proposal, key):
     return Verdict(jnp.cumprod(stands).sum().astype(jnp.int32), jnp.int32(2))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.soak), 1.0])
 def test_a_simulated_round_takes_the_operations_of_a_real_one(temperature):
     """Counted in the optimised program, so after XLA has removed what nobody consumes."""
     models = T5LanguageModel(toys.config(1)), T5LanguageModel(toys.config(1, d_model=16))
@@ -99,6 +99,7 @@ def test_a_simulated_round_takes_the_operations_of_a_real_one(temperature):
     assert operations(only_draws) < 0.9 * real
 
 
+@pytest.mark.soak
 def test_a_row_is_timed_labelled_and_not_run_again(tmp_path, monkeypatch, capsys):
     row = paper.TABLES_2_AND_4[0]._replace(gamma=2)
 
