@@ -100,6 +100,7 @@ def decode_toy(folder, output_dir, **macros):
     )
 
 
+@pytest.mark.soak
 def test_decoding_is_timed_over_batches_gammas_and_lengths(folder, tmp_path):
     macros = dict(GAMMAS=(1, 2), BATCH_SIZES=(1, 2), NUM_SENTENCES=4)
     rows = decode_toy(folder, tmp_path, **macros)
@@ -112,6 +113,7 @@ def test_decoding_is_timed_over_batches_gammas_and_lengths(folder, tmp_path):
         assert row["memory"] > 1 and row["plain_memory"] > 1
 
 
+@pytest.mark.soak
 def test_longer_buffers_and_sources_change_shapes_alone(folder, tmp_path):
     rows = decode_toy(
         folder, tmp_path, GAMMAS=(1,), NUM_SENTENCES=2, CACHE_LENGTHS=(16, 32), SOURCE_LENGTHS=(40,)

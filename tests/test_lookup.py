@@ -99,6 +99,7 @@ def test_greedy_output_is_the_targets():
     assert checks.greedy_differences(pair(3), gammas=(2,)) == []
 
 
+@pytest.mark.soak
 def test_sampled_output_has_the_targets_law():
     assert checks.law_p_value(pair(), gamma=2, num_samples=8000) > 1e-4
 

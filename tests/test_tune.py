@@ -31,6 +31,7 @@ def run_tuner(folder, output, **macros):
     return records.read(str(output))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("speedups, gamma", [((1.5, 2.0, 1.2), None), ((0.9, 0.7, 0.8), 0)])
 def test_the_fastest_measured_is_chosen_or_plain_decoding(
     folder, tmp_path, monkeypatch, capsys, speedups, gamma
