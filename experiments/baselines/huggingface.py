@@ -14,7 +14,7 @@ from torch import nn
 
 from experiments.baselines import NUM_THREADS, Decode
 from specdec.checkpoints import strict
-from specdec.checkpoints.huggingface import hf_name
+from specdec.checkpoints.huggingface import hf_name, their_config
 from specdec.models.t5 import T5Config
 
 Model = transformers.T5ForConditionalGeneration
@@ -69,25 +69,12 @@ def draft_of(params: Mapping[str, Any], config: T5Config, target: Model) -> Mode
     Raises:
       ValueError: if a parameter finds no place.
     """
-    theirs = transformers.T5Config(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        d_ff=config.d_ff,
-        d_kv=config.head_dim,
-        num_heads=config.num_heads,
-        num_layers=max(config.num_encoder_layers, 1),
-        num_decoder_layers=config.num_decoder_layers,
-        feed_forward_proj="gated-gelu" if config.gated else "relu",
-        relative_attention_num_buckets=config.num_buckets,
-        relative_attention_max_distance=config.max_distance,
-        tie_word_embeddings=False,
-        scale_decoder_outputs=config.logits_scale != 1.0,
-        dropout_rate=0.0,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-    )
-    draft = Model(theirs)
+    theirs = their_config(config) | {
+        "num_layers": max(config.num_encoder_layers, 1),  # 0 is replaced below
+        "tie_word_embeddings": False,  # the head is replaced below, too
+        "dropout_rate": 0.0,
+    }
+    draft = Model(transformers.T5Config(**theirs))
     width = config.encoder_dim or config.d_model
     for block in draft.decoder.block:
         attention = block.layer[1].EncDecAttention

@@ -147,14 +147,15 @@ def save(path: str | os.PathLike, params: Mapping[str, Any], config: T5Config) -
         tensors[theirs] = np.ascontiguousarray(tensor.T if transposed else tensor)
 
     def write(folder: pathlib.Path) -> None:
-        content = json.dumps(_their_config(config), indent=2) + "\n"
+        content = json.dumps(their_config(config), indent=2) + "\n"
         (folder / CONFIG).write_text(content, encoding="utf-8")
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
     folders.write(path, write)
 
 
-def _their_config(config: T5Config) -> dict[str, Any]:
+def their_config(config: T5Config) -> dict[str, Any]:
+    """What their config.json says of a model of ours."""
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "model_type": "t5",
