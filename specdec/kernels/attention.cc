@@ -12,7 +12,7 @@ namespace ffi = xla::ffi;
 namespace specdec {
 namespace {
 
-constexpr int64_t kSerialProducts = 1 << 17;  // multiplications not worth a second thread
+constexpr int64_t kSerialProducts = 1 << 14;  // multiplications not worth a second thread
 constexpr int64_t kMaxParts = 8;
 
 float Dot(const float* a, const float* b, int64_t size) {

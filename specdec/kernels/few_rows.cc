@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kChunk = 8;  // rows of x at once; more of them take several turns at a part of w
 constexpr int64_t kTile = 512;  // columns at a time: their sums stay in the first-level cache
-// Below this a second thread wakes up too late to be of use.
-constexpr int64_t kSerialNumbers = 1 << 17;
+// Below this a second thread comes too late to be of use.
+constexpr int64_t kSerialNumbers = 1 << 15;
 constexpr int64_t kMaxParts = 8;
 
 struct Bfloat16 {
