@@ -18,8 +18,10 @@ from specdec.vocabulary import Vocabulary
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A toy pair whose target gives the ids that don't exist no logits to speak of."""
+    """A toy pair whose target is deeper on its decoder's side, and gives the ids that don't exist
+    no logits to speak of."""
     folder = toys.write_pair(tmp_path_factory.mktemp("pair"))
+    toys.write_model(folder / "target", toys.config(1, num_decoder_layers=2), 0)
     params, config = native.load(folder / "target")
     table = params["token_embedder"]["embedding"]
     num_ids = Vocabulary(folder / "spiece.model").num_ids

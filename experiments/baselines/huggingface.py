@@ -23,7 +23,13 @@ Model = transformers.T5ForConditionalGeneration
 def load(folder: str) -> Model:
     """A model as `specdec.checkpoints.huggingface.save` wrote it."""
     torch.set_num_threads(NUM_THREADS)
-    return Model.from_pretrained(folder, dtype=torch.float32).eval()
+    return _with_caches_for_all_layers(Model.from_pretrained(folder, dtype=torch.float32).eval())
+
+
+def _with_caches_for_all_layers(model: Model) -> Model:
+    # `generate` makes caches for as many layers as the encoder has, where the decoder may have more.
+    model.config.num_layers = model.config.num_decoder_layers
+    return model
 
 
 def greedy(model: Model, *, max_new_tokens: int, **how: Any) -> Decode:
@@ -97,7 +103,7 @@ def draft_of(params: Mapping[str, Any], config: T5Config, target: Model) -> Mode
     draft.lm_head = ShortHead(head[: config.num_logits], config.vocab_size)
     if config.num_encoder_layers == 0:
         draft.encoder = target.encoder
-    return draft.eval()
+    return _with_caches_for_all_layers(draft.eval())
 
 
 class ShortHead(nn.Module):

@@ -21,7 +21,7 @@ def rounds(
     task: Task,
     gammas: Sequence[int] = (4,),
     temperatures: Sequence[float] = (0.0, 1.0),
-    repeats: int = 7,
+    repeats: int = 31,
 ) -> None:
     """Times rounds of every draft, gamma and temperature on the task's first sentence.
 
@@ -30,7 +30,7 @@ def rounds(
       target, vocabulary: paths, see `specdec.text.load_pair`; drafts: folders by name.
       task: where the sentence comes from, and its prefix.
       gammas, temperatures: to go through.
-      repeats: of the interleaved measurement.
+      repeats: of the interleaved measurement; many, for the rest is a small difference.
     """
     ((sentence, _),) = first_pairs(task, 1)
     about = dict(target=target, drafts=dict(drafts), task=task.path)
