@@ -27,6 +27,8 @@ from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
 logger = logging.getLogger(__name__)
+# c is a small difference of noisy times.
+_COST_REPEATS = 21
 
 
 class NotIdentical(Failed):
@@ -152,7 +154,13 @@ def _measure(
     alpha, alpha_error, num_alpha_tokens = target_alpha(pair, run, how, config)
     typical = run.requests[len(run.requests) // 2]
     costs = timing.step_costs(
-        pair.params, *typical, target=pair.target, drafter=pair.drafter, settings=how, config=config
+        pair.params,
+        *typical,
+        target=pair.target,
+        drafter=pair.drafter,
+        settings=how,
+        config=config,
+        repeats=_COST_REPEATS,
     )
     c, r = costs["c"], costs["r"]
     speedup, low, high = speedup_of(run)

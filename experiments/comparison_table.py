@@ -1,13 +1,6 @@
-"""The records of `compare` as a table: to look at, and as Markdown for the README.
+"""The records of `compare` as a table."""
 
-    python -m experiments.comparison_table README.md results/ende/*/records.jsonl
-
-puts the records' table between the two marks in README.md. No figure there is typed by hand.
-"""
-
-import json
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +32,6 @@ COLUMNS: dict[str, Callable[[Record], str]] = {
     "chrF /\nplain": lambda row: f"{row['chrf']:.1f}\n{row['chrf_plain']:.1f}",
     "identical /\nties": lambda row: _identity(row),
 }
-_MARKS = ("<!-- table: made by experiments.comparison_table -->", "<!-- end of table -->")
 
 
 def _identity(row: Record) -> str:
@@ -51,42 +43,3 @@ def _identity(row: Record) -> str:
 def as_table(rows: Sequence[Record]) -> Table:
     """One row a record."""
     return tables.of("Speculative over plain decoding, batch 1", COLUMNS, rows)
-
-
-def as_markdown(rows: Sequence[Record]) -> str:
-    """The same table for a document."""
-    return tables.markdown(COLUMNS, rows).rstrip()
-
-
-def with_table(text: str, table: str) -> str:
-    """A document with what stands between its marks replaced.
-
-    Raises:
-      ValueError: if it doesn't have both marks.
-    """
-    before, found, rest = text.partition(_MARKS[0])
-    _, found_end, after = rest.partition(_MARKS[1])
-    if not found or not found_end:
-        raise ValueError(f"no place for the table: it goes between {_MARKS[0]} and {_MARKS[1]}")
-    return f"{before}{_MARKS[0]}\n\n{table}\n\n{_MARKS[1]}{after}"
-
-
-def read(paths: Sequence[str | pathlib.Path]) -> list[Record]:
-    """The records of several files, in order of temperature, then of the files."""
-    rows = [
-        json.loads(line) for path in paths for line in pathlib.Path(path).read_text().splitlines()
-    ]
-    return sorted(rows, key=lambda row: row["temperature"])
-
-
-def main(argv: Sequence[str]) -> int:
-    if len(argv) < 3:
-        print("usage: comparison_table DOCUMENT RECORDS.jsonl ...", file=sys.stderr)
-        return 2
-    document = pathlib.Path(argv[1])
-    document.write_text(with_table(document.read_text(), as_markdown(read(argv[2:]))))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv))

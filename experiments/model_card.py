@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments import distill, pictures, records
+from experiments import distill, pictures, records, tables
 from experiments.curves import Finished, read_runs
 from experiments.data import Task, read_pairs
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
@@ -131,15 +131,6 @@ def num_parameters(path: pathlib.Path, counts: Callable[[str], bool] = bool) -> 
 # Tables
 
 
-def markdown_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, num_names: int = 1
-) -> str:
-    """The first columns, which are names, to the left; the others, numbers, to the right."""
-    rule = ["---"] * num_names + ["---:"] * (len(header) - num_names)
-    lines = [header, rule, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def shape_table(folders: Mapping[str, pathlib.Path]) -> str:
     """Shapes from config.json, numbers of parameters and sizes from the weights."""
     header = "model, width, feed-forward, heads, encoder layers, decoder layers, parameters"
@@ -152,7 +143,7 @@ def shape_table(folders: Mapping[str, pathlib.Path]) -> str:
         counts = [f"{count / 1e6:.1f}M" for count in (num_parameters(path), decoder)]
         size = (path / "model.safetensors").stat().st_size
         rows.append([name, *(str(config[key]) for key in fields), *counts, f"{size / 1e6:.0f} MB"])
-    return markdown_table(header, rows)
+    return tables.markdown_of(header, rows)
 
 
 def data_table(corpus: Mapping[str, Task]) -> str:
@@ -163,7 +154,7 @@ def data_table(corpus: Mapping[str, Task]) -> str:
         num_words = [sum(len(pair[side].split()) for pair in pairs) for side in (0, 1)]
         rows.append([name, *(f"{count:,}" for count in (len(pairs), *num_words))])
         rows[-1].append(f"{task.weight:g}")
-    return markdown_table(["source", "pairs", "English words", "German words", "passes"], rows)
+    return tables.markdown_of(["source", "pairs", "English words", "German words", "passes"], rows)
 
 
 def training_table(finished: Sequence[Finished]) -> str:
@@ -175,7 +166,7 @@ def training_table(finished: Sequence[Finished]) -> str:
         tokens = "-" if math.isnan(one.num_tokens) else f"{one.num_tokens / 1e6:.1f}M"
         numbers = [_number(losses.get(part), 3) for part in ("cross_entropy", "tvd")]
         rows.append([one.label, f"{one.num_steps:,}", tokens, *numbers])
-    return markdown_table(header, rows)
+    return tables.markdown_of(header, rows)
 
 
 _RECIPE = {
@@ -198,7 +189,7 @@ def recipe_table(runs: Mapping[str, str]) -> str:
         # Of the buckets' lengths, the last.
         cells = [bindings.get(key, "-").strip("()").split(", ")[-1] for key in _RECIPE.values()]
         rows.append([name, *cells])
-    return markdown_table(["run", *_RECIPE], rows)
+    return tables.markdown_of(["run", *_RECIPE], rows)
 
 
 def score_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> str:
@@ -216,7 +207,7 @@ def score_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> st
                 numbers += [_number(row["length_ratio"], 2), _percent(row["repetition_share"])]
                 numbers += [_number(row["loss"], 3)]
                 lines.append([test_set, model, f"{row['num_examples']:,}", *numbers])
-    return markdown_table(header, lines, num_names=2)
+    return tables.markdown_of(header, lines, num_names=2)
 
 
 def alpha_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> str:
@@ -244,7 +235,7 @@ def alpha_table(folders: Mapping[str, pathlib.Path], rows: Sequence[dict]) -> st
                 cells.append("-" if row is None else _with_error(row))
         lines.append([name, *cells])
     sizes = sorted({f"{row['num_alpha_tokens']:,}" for row in alphas})
-    return f"{markdown_table(header, lines)}\n\nTokens per entry: {', '.join(sizes)}."
+    return f"{tables.markdown_of(header, lines)}\n\nTokens per entry: {', '.join(sizes)}."
 
 
 def environment_line(environment: Mapping[str, Any]) -> str:

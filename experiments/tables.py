@@ -4,7 +4,7 @@ On the screen (`of`, `show`), as Markdown and as LaTeX (`markdown`, `latex`, `wr
 """
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import rich
@@ -35,8 +35,15 @@ def show(table: Table) -> None:
 
 def markdown(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table, all to the right; two lines of a cell have a slash between them."""
-    lines = [_headings(columns), ["---:"] * len(columns), *_cells(columns, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_of(_headings(columns), _cells(columns, rows), num_names=0) + "\n"
+
+
+def markdown_of(
+    header: Sequence[str], cells: Iterable[Sequence[str]], *, num_names: int = 1
+) -> str:
+    """The first columns, which are names, to the left; the others, numbers, to the right."""
+    rule = ["---"] * num_names + ["---:"] * (len(header) - num_names)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *cells])
 
 
 def latex(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -27,7 +27,7 @@ def load(folder: str) -> Model:
 
 
 def _with_caches_for_all_layers(model: Model) -> Model:
-    # `generate` makes caches for as many layers as the encoder has, where the decoder may have more.
+    # `generate` makes caches for as many layers as the encoder has; the decoder may have more.
     model.config.num_layers = model.config.num_decoder_layers
     return model
 

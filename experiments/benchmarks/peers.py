@@ -26,7 +26,7 @@ from specdec.text import TextPair, load_pair
 logger = logging.getLogger(__name__)
 PLAIN, SPECULATIVE = "specdec plain", "specdec speculative"
 _LOSSY = "CTranslate2 int8"  # another model: its ids are counted, not judged
-_COLUMNS = {
+COLUMNS = {
     "system": lambda row: row["system"],
     "ms / token": lambda row: f"{1e3 * row['seconds_per_token']:.2f}",
     "specdec plain\nis faster by": lambda row: _interval(row["plain_over"]),
@@ -85,7 +85,7 @@ def race(
     for row in found:
         row |= {"experiment": "peers", **about, "device": jax.devices()[0].device_kind}
         records.append(output_dir, row)
-    tables.show(tables.of(f"The same weights elsewhere, gamma {gamma}", _COLUMNS, found))
+    tables.show(tables.of(f"The same weights elsewhere, gamma {gamma}", COLUMNS, found))
 
 
 def our_systems(pair: TextPair, requests: Sequence, config: SpecConfig) -> dict[str, Run]:

@@ -408,9 +408,10 @@ class Decoder(nn.Module):
         config = self.config
         shape = (encoded.shape[0], config.num_heads, size, config.head_dim)
         layers = []
-        for layer in self.layers:
-            empty = jnp.zeros(shape, config.dtype)
-            layers.append(LayerCache(empty, empty, *layer.cross_keys_values(encoded)))
+        for number, layer in enumerate(self.layers):
+            # Garbage of its own for every buffer: of equal ones XLA makes one, and copies it.
+            keys, values = (jnp.full(shape, 2 * number + i, config.dtype) for i in range(2))
+            layers.append(LayerCache(keys, values, *layer.cross_keys_values(encoded)))
         bias_by_distance = self.relpos_bias(-jnp.arange(size))
         return T5Cache(tuple(layers), bias_by_distance, encoded, encoder_lengths)
 

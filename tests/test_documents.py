@@ -1,0 +1,40 @@
+"""Tables in documents are made of the records that are here."""
+
+import pathlib
+
+import pytest
+
+from experiments import documents
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def test_every_cell_of_the_readme_is_a_records():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert documents.filled(text, ROOT) == text
+
+
+def test_a_table_has_a_row_a_record_in_its_order():
+    text = "# Title\n<!-- table: pair -->\nold\n<!-- end of table -->\nThe end.\n"
+    filled = documents.filled(text, ROOT)
+    lines = [line for line in filled.splitlines() if line.startswith("|")]
+    files = sorted(ROOT.glob(documents.SOURCES["pair"].records))
+    rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == len(rows) + 2
+    assert len({line.count("|") for line in lines}) == 1
+    temperatures = [line.split("|")[2].strip() for line in lines[2:]]
+    assert temperatures == sorted(temperatures)
+    assert "old" not in filled and filled.endswith("The end.\n")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("# Title\n| a |", "no table"),
+        ("<!-- table: speed -->\n<!-- end of table -->", "'speed': must be one of pair, peers"),
+        ("<!-- table: pair -->\n<!-- end of table -->", "no records there"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(text, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        documents.filled(text, tmp_path)
