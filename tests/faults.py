@@ -14,7 +14,7 @@ from specdec import generation, speculative, verification
 from specdec.buffers import read_at
 from specdec.drafters import ModelDrafter
 from specdec.drafters import model as model_drafter
-from specdec.models import t5
+from specdec.models import layers
 
 
 def residual_swapped(patch):
@@ -132,7 +132,7 @@ def no_slack_in_the_buffer(patch):
 
 
 def position_bias_without_offset(patch):
-    right = t5.attend
+    right = layers.attend
 
     def attend(queries, keys, values, visible, bias=None, **kwargs):
         # Distances count from the end of the block, as if nothing were cached.
@@ -140,7 +140,7 @@ def position_bias_without_offset(patch):
             bias = jnp.roll(bias, visible[0, 0] - 1, axis=1)
         return right(queries, keys, values, visible, bias, **kwargs)
 
-    patch.setattr(t5, "attend", attend)
+    patch.setattr(layers, "attend", attend)
 
 
 def accept_on_less_or_equal(patch):

@@ -13,7 +13,7 @@ from jax import lax
 
 from specdec.checkpoints import strict
 from specdec.kernels import library
-from specdec.models import t5
+from specdec.models import layers, t5
 from specdec.models.t5 import T5, T5Config, T5LanguageModel
 from specdec.types import EncoderInputs
 
@@ -222,11 +222,11 @@ def test_parameters_have_t5x_names(config):
 
 def test_relative_position_bucket_worked_example():
     distances = jnp.array([0, -1, -15, -16, -127, -1000, 5])
-    buckets = t5.relative_position_bucket(
+    buckets = layers.relative_position_bucket(
         distances, bidirectional=False, num_buckets=32, max_distance=128
     )
     assert buckets.tolist() == [0, 1, 15, 16, 31, 31, 0]
-    both_ways = t5.relative_position_bucket(
+    both_ways = layers.relative_position_bucket(
         jnp.array([0, -1, 1, -7, 7, -8, 8, 1000, -1000]),
         bidirectional=True,
         num_buckets=32,
@@ -255,7 +255,10 @@ def test_relative_buckets_have_exact_edges(bidirectional):
     """Edges at 16, 32 and 64 are powers of two: one rounding error would move them."""
     distances = np.arange(-300, 301)
     bucket_fn = functools.partial(
-        t5.relative_position_bucket, bidirectional=bidirectional, num_buckets=32, max_distance=128
+        layers.relative_position_bucket,
+        bidirectional=bidirectional,
+        num_buckets=32,
+        max_distance=128,
     )
     if bidirectional:
         expected = [_exact_bucket(abs(int(d)), 16, 128) + 16 * (d > 0) for d in distances]

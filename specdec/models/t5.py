@@ -17,11 +17,20 @@ import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from specdec.buffers import prefix_mask, write_at
-from specdec.kernels import few_rows, mixed
-from specdec.kernels.attention import MASKED, attend
+from specdec.buffers import prefix_mask
+from specdec.kernels.attention import MASKED
+from specdec.models.layers import (
+    Attention,
+    FeedForward,
+    LogitsDense,
+    RelativePositionBias,
+    RMSNorm,
+    checked_dtype,
+    dropout,
+    embedded,
+    head_product,
+)
 from specdec.types import EncoderInputs
 
 
@@ -69,14 +78,7 @@ class T5Config:
     dtype: Any = jnp.float32
 
     def __post_init__(self):
-        # One spelling: np.dtype("float32") == jnp.float32, but their hashes differ, and jit would
-        # compile equal configs twice.
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype))
-        if self.dtype not in (jnp.float32, jnp.bfloat16):
-            raise ValueError(
-                f"dtype={self.dtype.name}: T5 runs in float32 or bfloat16 (float16 "
-                "overflows in its feed-forward layers)"
-            )
+        object.__setattr__(self, "dtype", checked_dtype(self.dtype))
         if self.num_logits is not None and not 0 < self.num_logits <= self.vocab_size:
             raise ValueError(
                 f"num_logits={self.num_logits}: must lie in 1..{self.vocab_size}, vocab_size"
@@ -92,12 +94,6 @@ class T5Config:
     def logits_scale(self) -> float:
         scaled = self.tied if self.scale_logits is None else self.scale_logits
         return self.d_model**-0.5 if scaled else 1.0
-
-    @property
-    def precision(self):
-        """float32 means float32: JAX's default is TF32 on GPUs and bfloat16 passes on TPUs."""
-        is_float32 = self.dtype == jnp.float32
-        return lax.Precision.HIGHEST if is_float32 else lax.Precision.DEFAULT
 
 
 @flax.struct.dataclass
@@ -133,161 +129,8 @@ class T5Cache:
     encoder_lengths: jax.Array
 
 
-def relative_position_bucket(
-    distance: jax.Array, *, bidirectional: bool, num_buckets: int, max_distance: int
-) -> jax.Array:
-    """Bucket of each (key position - query position): exact when near, logarithmic when far.
-
-    Example: causal, 32 buckets, distances 0, -1, -15, -16, -127, -1000 -> 0, 1, 15, 16, 31, 31.
-    """
-    bucket = jnp.zeros_like(distance)
-    if bidirectional:
-        num_buckets //= 2
-        bucket = jnp.where(distance > 0, num_buckets, 0)
-        distance = jnp.abs(distance)
-    else:
-        distance = jnp.maximum(-distance, 0)
-    num_exact = num_buckets // 2
-    # The same float32 expression as t5x and Hugging Face: another order of operations moves the
-    # edges of the buckets.
-    log_ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / num_exact) / jnp.log(
-        max_distance / num_exact
-    )
-    far = num_exact + (log_ratio * (num_buckets - num_exact)).astype(jnp.int32)
-    return bucket + jnp.where(distance < num_exact, distance, jnp.minimum(far, num_buckets - 1))
-
-
-class RelativePositionBias(nn.Module):
-    """Learned bias of attention scores by bucketed distance."""
-
-    config: T5Config
-    bidirectional: bool
-
-    @nn.compact
-    def __call__(self, distance: jax.Array) -> jax.Array:
-        """distance [...] int32 (key - query) -> bias [H, ...] float32."""
-        table = self.param(
-            "rel_embedding",
-            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
-            (self.config.num_heads, self.config.num_buckets),
-            jnp.float32,
-        )
-        bucket = relative_position_bucket(
-            distance,
-            bidirectional=self.bidirectional,
-            num_buckets=self.config.num_buckets,
-            max_distance=self.config.max_distance,
-        )
-        return table.astype(jnp.float32)[:, bucket]
-
-
-class RMSNorm(nn.Module):
-    """T5's layer norm: no mean, no bias, float32 inside."""
-
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
-        x = x.astype(jnp.float32)
-        x = x * lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6)
-        return (x * scale.astype(jnp.float32)).astype(self.dtype)
-
-
-def _dense(config: T5Config, features: int, init_scale: float = 1.0, name=None) -> nn.Dense:
-    kernel_init = nn.initializers.variance_scaling(init_scale, "fan_in", "truncated_normal")
-    return nn.Dense(
-        features,
-        use_bias=False,
-        dtype=config.dtype,
-        precision=config.precision,
-        dot_general=(mixed if config.mixed_precision else few_rows).dot_general,
-        promote_dtype=_promote,
-        kernel_init=kernel_init,
-        name=name,
-    )
-
-
-def _promote(x, kernel, bias, *, dtype, **_):
-    """What Dense multiplies: bfloat16 weights stay narrow, the product widens them."""
-    return x.astype(dtype), _weights(kernel, dtype), bias
-
-
-def _weights(w: jax.Array, dtype: Any) -> jax.Array:
-    return w if w.dtype == jnp.bfloat16 else w.astype(dtype)
-
-
-def _dropout(config: T5Config) -> nn.Dropout:
-    # One mask for all positions of a row, as t5x has it: random numbers cost much on a CPU.
-    return nn.Dropout(config.dropout_rate, broadcast_dims=(-2,))
-
-
-class Attention(nn.Module):
-    """Multi-head attention. No 1/sqrt(K): T5 learns it."""
-
-    config: T5Config
-
-    def setup(self):
-        config = self.config
-        width = config.num_heads * config.head_dim
-        # The missing 1/sqrt(K) of the scores sits in the query's initial scale.
-        self.query = _dense(config, width, init_scale=1.0 / config.head_dim)
-        self.key = _dense(config, width)
-        self.value = _dense(config, width)
-        self.out = _dense(config, config.d_model)
-
-    def keys_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """x [B, S, D] -> keys, values [B, H, S, K]. Heads first: attention then copies nothing."""
-        return self._by_head(self.key(x)), self._by_head(self.value(x))
-
-    def to_all(self, x: jax.Array, bias: jax.Array) -> jax.Array:
-        """Self-attention of x [B, T, D] in both directions, bias broadcasting to [B, H, T, T]."""
-        config = self.config
-        keys, values = self.keys_values(x)
-        scores = jnp.einsum(
-            "bhtk,bhsk->bhts",
-            self._by_head(self.query(x)),
-            keys,
-            precision=config.precision,
-            preferred_element_type=jnp.float32,
-        )
-        # Replaced, not lowered: an invisible key may hold NaN, and NaN - 1e10 is NaN.
-        scores = jnp.where(bias > MASKED, scores + bias, MASKED)
-        weights = nn.softmax(scores, axis=-1).astype(config.dtype)
-        mixed = jnp.einsum("bhts,bhsk->bthk", weights, values, precision=config.precision)
-        return self.out(mixed.reshape(*x.shape[:2], -1))
-
-    def to_cache(
-        self,
-        x: jax.Array,
-        keys: jax.Array,
-        values: jax.Array,
-        visible: jax.Array,
-        bias: jax.Array | None = None,
-    ) -> jax.Array:
-        """x [B, T, D] to keys and values [B, H, S, K], of which it sees the first, see `attend`."""
-        precision = self.config.precision
-        return self.out(attend(self.query(x), keys, values, visible, bias, precision=precision))
-
-    def _by_head(self, x: jax.Array) -> jax.Array:
-        """[B, S, H * K] -> [B, H, S, K]."""
-        x = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        return jnp.swapaxes(x, 1, 2)
-
-
-class FeedForward(nn.Module):
-    config: T5Config
-
-    @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
-        config = self.config
-        if config.gated:
-            gate = nn.gelu(_dense(config, config.d_ff, name="wi_0")(x))
-            hidden = gate * _dense(config, config.d_ff, name="wi_1")(x)
-        else:
-            hidden = nn.relu(_dense(config, config.d_ff, name="wi")(x))
-        hidden = _dropout(config)(hidden, deterministic=deterministic)
-        return _dense(config, config.d_model, name="wo")(hidden)
+def _feed_forward(config: T5Config) -> FeedForward:
+    return FeedForward(config, nn.gelu if config.gated else nn.relu, config.gated)
 
 
 class EncoderLayer(nn.Module):
@@ -298,8 +141,8 @@ class EncoderLayer(nn.Module):
         self.pre_attention_layer_norm = RMSNorm(config.dtype)
         self.attention = Attention(config)
         self.pre_mlp_layer_norm = RMSNorm(config.dtype)
-        self.mlp = FeedForward(config)
-        self.dropout = _dropout(config)
+        self.mlp = _feed_forward(config)
+        self.dropout = dropout(config)
 
     def __call__(self, x: jax.Array, bias: jax.Array, deterministic: bool = True) -> jax.Array:
         normed = self.pre_attention_layer_norm(x)
@@ -319,8 +162,8 @@ class DecoderLayer(nn.Module):
         self.pre_cross_attention_layer_norm = RMSNorm(config.dtype)
         self.encoder_decoder_attention = Attention(config)
         self.pre_mlp_layer_norm = RMSNorm(config.dtype)
-        self.mlp = FeedForward(config)
-        self.dropout = _dropout(config)
+        self.mlp = _feed_forward(config)
+        self.dropout = dropout(config)
 
     def cross_keys_values(self, encoded: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.encoder_decoder_attention.keys_values(encoded)
@@ -336,15 +179,10 @@ class DecoderLayer(nn.Module):
     ) -> tuple[jax.Array, LayerCache]:
         """x [B, T, D] at positions [B] -> x, and the cache with the block's T slots written."""
         normed = self.pre_self_attention_layer_norm(x)
-        block_keys, block_values = self.self_attention.keys_values(normed)
-        cache = cache.replace(
-            keys=write_at(cache.keys, block_keys, positions, axis=2),
-            values=write_at(cache.values, block_values, positions, axis=2),
+        attended, keys, values = self.self_attention.extend(
+            normed, cache.keys, cache.values, positions, bias_by_distance
         )
-        visible = positions[:, None] + 1 + jnp.arange(x.shape[1])
-        attended = self.self_attention.to_cache(
-            normed, cache.keys, cache.values, visible, bias_by_distance
-        )
+        cache = cache.replace(keys=keys, values=values)
         x = x + self.dropout(attended, deterministic=deterministic)
 
         normed = self.pre_cross_attention_layer_norm(x)
@@ -366,7 +204,7 @@ class Encoder(nn.Module):
         self.relpos_bias = RelativePositionBias(config, bidirectional=True)
         self.layers = [EncoderLayer(config) for _ in range(config.num_encoder_layers)]
         self.encoder_norm = RMSNorm(config.dtype)
-        self.dropout = _dropout(config)
+        self.dropout = dropout(config)
 
     def __call__(self, x: jax.Array, lengths: jax.Array, deterministic: bool = True) -> jax.Array:
         """x [B, E, D] embedded tokens, lengths [B] -> [B, E, D]."""
@@ -380,18 +218,6 @@ class Encoder(nn.Module):
         return self.dropout(self.encoder_norm(x), deterministic=deterministic)
 
 
-class LogitsDense(nn.Module):
-    """The untied head. Not a flax Dense, which would round logits to the activations' dtype."""
-
-    config: T5Config
-
-    @nn.compact
-    def __call__(self) -> jax.Array:
-        """The kernel, [D, V]."""
-        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-        return self.param("kernel", init, (self.config.d_model, self.config.vocab_size))
-
-
 class Decoder(nn.Module):
     config: T5Config
 
@@ -400,7 +226,7 @@ class Decoder(nn.Module):
         self.relpos_bias = RelativePositionBias(config, bidirectional=False)
         self.layers = [DecoderLayer(config) for _ in range(config.num_decoder_layers)]
         self.decoder_norm = RMSNorm(config.dtype)
-        self.dropout = _dropout(config)
+        self.dropout = dropout(config)
         if not config.tied:
             self.logits_dense = LogitsDense(config)
 
@@ -437,18 +263,8 @@ class Decoder(nn.Module):
     def logits(self, x: jax.Array, embedding: jax.Array) -> jax.Array:
         """x [B, T, D], the embedding table [V, D] -> logits [B, T, V or num_logits] float32."""
         config = self.config
-        types = dict(precision=config.precision, preferred_element_type=jnp.float32)
-        if config.mixed_precision:
-            # Rows of w if tied, columns if not.
-            used = slice(config.num_logits)
-            head = embedding[used] if config.tied else self.logits_dense()[:, used]
-            logits = mixed.product(x, head, config.tied)
-        elif config.tied:
-            head = _weights(embedding, config.dtype)
-            logits = few_rows.product_with_rows(x, head, config.num_logits, **types)
-        else:
-            head = _weights(self.logits_dense(), config.dtype)[:, : config.num_logits]
-            logits = few_rows.product(x, head, **types)
+        head = embedding if config.tied else self.logits_dense()
+        logits = head_product(config, x, head, is_table=config.tied, num_logits=config.num_logits)
         return logits * config.logits_scale
 
 
@@ -479,11 +295,7 @@ class T5(nn.Module):
         return self.encoder(self._embedded(tokens), lengths, deterministic)
 
     def _embedded(self, tokens: jax.Array) -> jax.Array:
-        # An id outside the table (a target's, fed to a draft with fewer rows; padding that is no
-        # id) would come back as NaN, and spoil rows that must not see it.
-        known = jnp.clip(tokens, 0, self.config.vocab_size - 1)
-        # Rows first, then their type: flax's Embed would convert the whole table.
-        return self.token_embedder.embedding[known].astype(self.config.dtype)
+        return embedded(tokens, self.token_embedder.embedding, self.config.dtype)
 
     def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
         """Cross-attention keys and values of an encoder output, and `size` empty slots."""
