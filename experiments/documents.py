@@ -5,15 +5,14 @@
 fills what stands between a table's marks, `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
-import json
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import comparison_table, tables
-from experiments.benchmarks import decode, peers
+from experiments import comparison_table, records, tables
+from experiments.benchmarks import peers
 
 
 class Source(NamedTuple):
@@ -21,23 +20,27 @@ class Source(NamedTuple):
 
     Attributes:
       columns: see `tables`.
-      records: pattern of the files, from the folder that has results/.
-      order: of the rows; equal ones stay in the files' order.
+      folders: pattern of those that hold the records, from the one that has results/.
+      order: of the rows; equal ones stay in the folders' order.
     """
 
     columns: tables.Columns
-    records: str
+    folders: str
     order: Callable[[Mapping[str, Any]], Any] = lambda row: 0
+
+    def read(self, root: pathlib.Path) -> list[dict[str, Any]]:
+        """The records below `root`, in order."""
+        found = [row for path in sorted(root.glob(self.folders)) for row in records.read(str(path))]
+        return sorted(found, key=self.order)
 
 
 SOURCES = {
     "pair": Source(
         comparison_table.COLUMNS,
-        "results/ende/*/records.jsonl",
+        "results/ende/*",
         order=lambda row: row["temperature"],
     ),
-    "peers": Source(peers.COLUMNS, "results/peers/records.jsonl"),
-    "batch": Source(decode.COLUMNS, "results/batch/records.jsonl"),
+    "peers": Source(peers.COLUMNS, "results/peers"),
 }
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -63,14 +66,10 @@ def filled(text: str, root: pathlib.Path) -> str:
 
 
 def _markdown(source: Source, root: pathlib.Path) -> str:
-    rows = [
-        json.loads(line)
-        for path in sorted(root.glob(source.records))
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
+    rows = source.read(root)
     if not rows:
-        raise ValueError(f"{source.records}: no records there")
-    return tables.markdown(source.columns, sorted(rows, key=source.order))
+        raise ValueError(f"{source.folders}: no records there")
+    return tables.markdown(source.columns, rows)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -225,6 +225,18 @@ def check_inputs_are_equivalent(model, params, variants: Sequence[Any], *, toler
         _close(logits, expected, tolerance, f"variant {number} of the inputs")
 
 
+def all_checks(spoil_fn: Callable[[Cache, np.ndarray, float], Cache]) -> dict[str, Callable]:
+    """By name, those that need no more than (model, params, inputs of 3 rows)."""
+    return {
+        "blocks": check_blocks_equal_full_pass,
+        "roll-back": check_rolled_back_tokens_leave_no_trace,
+        "beyond": partial(check_slots_beyond_the_position_never_leak, spoil_fn=spoil_fn),
+        "rows": check_rows_are_independent,
+        "causality": check_a_token_changes_its_own_and_later_rows_only,
+        "chunking": check_every_chunking_agrees,
+    }
+
+
 def _at(position: int, tokens: np.ndarray) -> np.ndarray:
     return np.full(tokens.shape[0], position, np.int32)
 

@@ -1,6 +1,5 @@
 """The code in the documents runs as it stands, and the model that one of them defines is sound."""
 
-import functools
 import pathlib
 import re
 
@@ -57,16 +56,7 @@ def spoil(cache, positions, value):
     return jax.tree.map(lambda slots: jnp.where(is_beyond, value, slots), cache)
 
 
-CONTRACT = {
-    "blocks": contract.check_blocks_equal_full_pass,
-    "roll-back": contract.check_rolled_back_tokens_leave_no_trace,
-    "beyond": functools.partial(
-        contract.check_slots_beyond_the_position_never_leak, spoil_fn=spoil
-    ),
-    "rows": contract.check_rows_are_independent,
-    "causality": contract.check_a_token_changes_its_own_and_later_rows_only,
-    "chunking": contract.check_every_chunking_agrees,
-}
+CONTRACT = contract.all_checks(spoil)
 
 
 @pytest.mark.parametrize("check", CONTRACT)

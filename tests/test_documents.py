@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from experiments import documents
+from experiments import comparison_table, documents
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -18,8 +18,8 @@ def test_a_table_has_a_row_a_record_in_its_order():
     text = "# Title\n<!-- table: pair -->\nold\n<!-- end of table -->\nThe end.\n"
     filled = documents.filled(text, ROOT)
     lines = [line for line in filled.splitlines() if line.startswith("|")]
-    files = sorted(ROOT.glob(documents.SOURCES["pair"].records))
-    rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = documents.SOURCES["pair"].read(ROOT)
+    assert comparison_table.as_table(rows).row_count == len(rows)
     assert len(lines) == len(rows) + 2
     assert len({line.count("|") for line in lines}) == 1
     temperatures = [line.split("|")[2].strip() for line in lines[2:]]

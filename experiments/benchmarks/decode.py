@@ -102,7 +102,7 @@ def decode(
             rows.append(row)
             records.append(output_dir, row)
             logger.info("%s, gamma %d: %.2f times", shape, row["gamma"], row["speedup"])
-    tables.show(tables.of("Speculative over plain decoding", COLUMNS, rows))
+    tables.show(tables.of("Speculative over plain decoding", _COLUMNS, rows))
     plot(rows, pathlib.Path(output_dir) / "decode.png")
 
 
@@ -264,7 +264,7 @@ def _num_identical(plain, fast) -> int:
     return int(same.sum())
 
 
-COLUMNS = {
+_COLUMNS = {
     "rows": lambda row: str(row["batch_size"]),
     "buffer": lambda row: str(row["buffer"]),
     "source": lambda row: str(row["source_length"] or ""),

@@ -24,7 +24,9 @@ from specdec.models.layers import (
     checked_dtype,
     dropout,
     embedded,
+    empty_slots,
     head_product,
+    token_embedder,
 )
 
 
@@ -105,16 +107,8 @@ class Decoder(nn.Module):
         self.logits_dense = LogitsDense(config)
 
     def init_cache(self, num_rows: int, size: int) -> GPTCache:
-        config = self.config
-        shape = (num_rows, config.num_heads, size, config.head_dim)
-        # Garbage of its own for every buffer: of equal ones XLA makes one, and copies it.
-        keys, values = (
-            tuple(
-                jnp.full(shape, 2 * number + which, config.dtype)
-                for number in range(config.num_layers)
-            )
-            for which in range(2)
-        )
+        slots = [empty_slots(self.config, num_rows, size, n) for n in range(len(self.layers))]
+        keys, values = zip(*slots, strict=True)
         return GPTCache(keys, values, self.relpos_bias(-jnp.arange(size)))
 
     def __call__(self, x, cache: GPTCache, positions, deterministic: bool = True):
@@ -136,14 +130,8 @@ class GPT(nn.Module):
     config: GPTConfig
 
     def setup(self):
-        config = self.config
-        self.token_embedder = nn.Embed(
-            config.vocab_size,
-            config.d_model,
-            dtype=config.dtype,
-            embedding_init=nn.initializers.normal(1.0),
-        )
-        self.decoder = Decoder(config)
+        self.token_embedder = token_embedder(self.config)
+        self.decoder = Decoder(self.config)
 
     def init_cache(self, num_rows: int, size: int) -> GPTCache:
         return self.decoder.init_cache(num_rows, size)

@@ -241,6 +241,25 @@ class FeedForward(nn.Module):
         return dense(config, config.d_model, name="wo")(hidden)
 
 
+def token_embedder(config: Config) -> nn.Embed:
+    return nn.Embed(
+        config.vocab_size,
+        config.d_model,
+        dtype=config.dtype,
+        embedding_init=nn.initializers.normal(1.0),
+    )
+
+
+def empty_slots(
+    config: Config, num_rows: int, size: int, layer: int
+) -> tuple[jax.Array, jax.Array]:
+    """Keys and values [B, H, S, K] of a layer that has seen nothing."""
+    shape = (num_rows, config.num_heads, size, config.head_dim)
+    # Garbage of its own for every buffer: of equal ones XLA makes one, and copies it.
+    keys, values = (jnp.full(shape, 2 * layer + i, config.dtype) for i in range(2))
+    return keys, values
+
+
 def embedded(tokens: jax.Array, table: jax.Array, dtype: Any) -> jax.Array:
     """Rows of a table [V, D] for tokens [B, T] -> [B, T, D].
 

@@ -5,9 +5,6 @@ K width of a head, V vocabulary.
 
 Flax linen, because a module is then a pure function of a plain parameter tree and the cache can
 be an argument and a result. Parameter names are t5x's, so t5x checkpoints load as they are.
-
-A cache slot s is visible to query t of a block at position n iff s <= n + t. Blocks are written by
-overwriting, so what lies beyond a row's position is garbage by definition and never attended to.
 """
 
 import dataclasses
@@ -29,7 +26,9 @@ from specdec.models.layers import (
     checked_dtype,
     dropout,
     embedded,
+    empty_slots,
     head_product,
+    token_embedder,
 )
 from specdec.types import EncoderInputs
 
@@ -231,12 +230,9 @@ class Decoder(nn.Module):
             self.logits_dense = LogitsDense(config)
 
     def init_cache(self, encoded: jax.Array, encoder_lengths: jax.Array, size: int) -> T5Cache:
-        config = self.config
-        shape = (encoded.shape[0], config.num_heads, size, config.head_dim)
         layers = []
         for number, layer in enumerate(self.layers):
-            # Garbage of its own for every buffer: of equal ones XLA makes one, and copies it.
-            keys, values = (jnp.full(shape, 2 * number + i, config.dtype) for i in range(2))
+            keys, values = empty_slots(self.config, encoded.shape[0], size, number)
             layers.append(LayerCache(keys, values, *layer.cross_keys_values(encoded)))
         bias_by_distance = self.relpos_bias(-jnp.arange(size))
         return T5Cache(tuple(layers), bias_by_distance, encoded, encoder_lengths)
@@ -275,12 +271,7 @@ class T5(nn.Module):
 
     def setup(self):
         config = self.config
-        self.token_embedder = nn.Embed(
-            config.vocab_size,
-            config.d_model,
-            dtype=config.dtype,
-            embedding_init=nn.initializers.normal(1.0),
-        )
+        self.token_embedder = token_embedder(config)
         if config.num_encoder_layers:
             self.encoder = Encoder(config)
         self.decoder = Decoder(config)
