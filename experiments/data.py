@@ -20,10 +20,13 @@ from specdec.config import check_count
 class Task:
     """Pairs of input and output text in a tab-separated file (gzip where it ends in .gz).
 
+    Text without an input, for a decoder-only model, has no source column.
+
     Attributes:
       path: the file.
       prefix: put before each input.
-      source_column, target_column: 0-based columns of input and output.
+      source_column, target_column: 0-based columns of input and output; source_column=None: the
+        input is empty.
       weight: passes over the task in one epoch: 1 = each pair once, 0.5 = half of the pairs
         in this epoch, the other half in the next.
       filter_column, filter_value: take only lines with this value there; None = all lines.
@@ -32,7 +35,7 @@ class Task:
 
     path: str
     prefix: str = ""
-    source_column: int = 0
+    source_column: int | None = 0
     target_column: int = 1
     weight: float = 1.0
     filter_column: int | None = None
@@ -47,7 +50,7 @@ class Task:
 
 
 def read_pairs(task: Task) -> list[tuple[str, str]]:
-    """(Input without prefix, output) of each line; lines with an empty side are passed over.
+    """(Input without prefix, output) of each line; lines with an empty column are passed over.
 
     Raises:
       ValueError: naming file and line where a column is missing, or a file that is no text.
@@ -55,7 +58,9 @@ def read_pairs(task: Task) -> list[tuple[str, str]]:
     opened = gzip.open if task.path.endswith(".gz") else open
     try:
         with opened(task.path, "rt", encoding="utf-8") as lines:
-            pairs = [pair for pair in _pairs(task, lines) if all(pair)]
+            pairs = [
+                pair for pair in _pairs(task, lines) if all(pair[task.source_column is None :])
+            ]
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
         raise ValueError(
             f"{task.path!r} can't be read ({error}): make it UTF-8 text, or gzip if it ends in .gz"
@@ -66,8 +71,8 @@ def read_pairs(task: Task) -> list[tuple[str, str]]:
 
 
 def _pairs(task: Task, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    columns = (task.source_column, task.target_column)
-    last_column = max(*columns, task.filter_column or 0)
+    source, target = task.source_column, task.target_column
+    last_column = max(source or 0, target, task.filter_column or 0)
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\n").split("\t")
         if last_column >= len(fields):
@@ -76,7 +81,7 @@ def _pairs(task: Task, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
                 "(counted from 0) is asked for: mend the line or the task's columns"
             )
         if task.filter_column is None or fields[task.filter_column] == task.filter_value:
-            yield fields[columns[0]].strip(), fields[columns[1]].strip()
+            yield "" if source is None else fields[source].strip(), fields[target].strip()
 
 
 def first_pairs(task: Task, num_sentences: int) -> list[tuple[str, str]]:

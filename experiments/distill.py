@@ -18,7 +18,9 @@ from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
 from specdec.checkpoints import native
-from specdec.models.t5 import T5, T5Config
+from specdec.models import Config
+from specdec.models.gpt import GPT, GPTConfig
+from specdec.models.t5 import T5
 from specdec.vocabulary import Vocabulary
 
 
@@ -27,19 +29,20 @@ class Student:
     """A model to train.
 
     Attributes:
-      config: its shape. num_encoder_layers=0 makes a draft that reads the target's encoder output.
+      config: its shape. Of a T5, num_encoder_layers=0 makes a draft that reads the target's encoder
+        output.
       name: of its export folder.
       init_from: an export to start from, or the folder of several, of which the one called
         `name` is taken; "" = random weights.
     """
 
-    config: T5Config
+    config: Config
     name: str = "model"
     init_from: str = ""
 
     @property
     def is_encoderless(self) -> bool:
-        return self.config.num_encoder_layers == 0
+        return not isinstance(self.config, GPTConfig) and self.config.num_encoder_layers == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +141,7 @@ def load_initial(student: Student) -> Any:
 class Target(NamedTuple):
     """A frozen model. `config` is static, `params` traced."""
 
-    config: T5Config
+    config: Config
     params: Any
 
 
@@ -146,7 +149,7 @@ class TargetView(NamedTuple):
     """What a target shows its students of a batch.
 
     Attributes:
-      encoded: [B, E, D], None unless a student reads it.
+      encoded: [B, E, D], None without an encoder.
       log_p: [B, T, K] log-probabilities, None unless a loss asks for them.
     """
 
@@ -162,7 +165,7 @@ def load_target(objective: Objective, students: Sequence[Student], num_rows: int
     """
     encoderless = [student for student in students if student.is_encoderless]
     for student in students:
-        if objective.num_top_ids and student.config.num_logits:
+        if objective.num_top_ids and getattr(student.config, "num_logits", None):
             raise ValueError(
                 f"{student.name!r} has num_logits={student.config.num_logits}: the target's top "
                 "ids may lie beyond; set num_top_ids=0"
@@ -180,6 +183,12 @@ def load_target(objective: Objective, students: Sequence[Student], num_rows: int
             f"target {objective.target!r} has {config.vocab_size} vocabulary rows, the vocabulary "
             f"{num_rows}: train students with the target's own vocabulary"
         )
+    for student in students:
+        if isinstance(student.config, GPTConfig) != isinstance(config, GPTConfig):
+            raise ValueError(
+                f"{student.name!r} is a {type(student.config).__name__}, target "
+                f"{objective.target!r} a {type(config).__name__}: distil like from like"
+            )
     for student in encoderless:
         if (student.config.encoder_dim or student.config.d_model) != config.d_model:
             raise ValueError(
@@ -197,21 +206,31 @@ def weights_digest(path: str) -> str:
 
 
 def view_target(
-    config: T5Config, params: Any, batch: Batch, *, num_ids: int, with_logits: bool
+    config: Config, params: Any, batch: Batch, *, num_ids: int, with_logits: bool
 ) -> TargetView:
     """One pass of the target over a batch, no gradient."""
-    model, variables = T5(config), {"params": jax.lax.stop_gradient(params)}
-    encoded = model.apply(variables, batch.inputs, batch.input_lengths, method="encode")
+    params, encoded = jax.lax.stop_gradient(params), None
+    if not isinstance(config, GPTConfig):
+        encoded = T5(config).apply(
+            {"params": params}, batch.inputs, batch.input_lengths, method="encode"
+        )
     if not with_logits:
         return TargetView(encoded, None)
-    logits = model.apply(
-        variables, encoded, batch.input_lengths, batch.decoder_inputs, method="decode"
-    )
+    logits = _decoder_logits(config, params, batch, encoded)
     return TargetView(encoded, losses.real_log_probs(logits, num_ids))
 
 
+def _decoder_logits(config: Config, params: Any, batch: Batch, encoded, **options) -> jax.Array:
+    """Logits [B, T, V], over an encoder output [B, E, D] where there is one."""
+    variables = {"params": params}
+    if isinstance(config, GPTConfig):
+        return GPT(config).apply(variables, batch.decoder_inputs, **options)
+    over = (encoded, batch.input_lengths, batch.decoder_inputs)
+    return T5(config).apply(variables, *over, method="decode", **options)
+
+
 def student_logits(
-    config: T5Config,
+    config: Config,
     params: Any,
     batch: Batch,
     view: TargetView,
@@ -219,19 +238,13 @@ def student_logits(
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
     """Logits [B, T, V] of a student over the batch's targets; dropout where a key is given."""
-    model, variables = T5(config), {"params": params}
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     if dropout_key is not None:
         options["rngs"] = {"dropout": dropout_key}
-    if config.num_encoder_layers == 0:
-        return model.apply(
-            variables,
-            view.encoded,
-            batch.input_lengths,
-            batch.decoder_inputs,
-            method="decode",
-            **options,
-        )
-    return model.apply(
-        variables, batch.inputs, batch.input_lengths, batch.decoder_inputs, **options
+    if isinstance(config, GPTConfig) or config.num_encoder_layers == 0:
+        return _decoder_logits(config, params, batch, view.encoded, **options)
+    return T5(config).apply(
+        {"params": params},
+        *(batch.inputs, batch.input_lengths, batch.decoder_inputs),
+        **options,
     )

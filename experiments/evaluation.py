@@ -20,6 +20,7 @@ from experiments.reporting import Metrics
 from experiments.update import Updater
 from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig
+from specdec.models import GPTConfig
 from specdec.models.t5 import T5, T5Cache, T5Config, T5LanguageModel
 from specdec.sampling import settings
 from specdec.vocabulary import EOS_ID, START_ID, Vocabulary
@@ -65,6 +66,8 @@ def translation_scores(
     references = [vocabulary.decode(examples.target(index)) for index in indices]
     scores = {}
     for name, config in updater.configs.items():
+        if isinstance(config, GPTConfig):
+            continue  # nothing to translate
         outputs = []
         for start in range(0, len(indices), _ROWS):
             batch = _encoder_batch(examples, indices[start : start + _ROWS], max_length)

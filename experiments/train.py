@@ -23,8 +23,9 @@ from experiments.distill import Objective, Student
 from experiments.reporting import Meter, Reports, is_due, report_heldout, report_progress
 from experiments.run_state import Checkpoints, Curve, check_identity
 from experiments.top_rows import TopRows, TopRowStore
-from experiments.update import TrainState, Updater, init_params
+from experiments.update import TrainState, Updater
 from specdec.checkpoints import native
+from specdec.models import language_model
 from specdec.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Run:
                 params[name] = distill.load_initial(student)
             else:
                 key = jax.random.fold_in(jax.random.key(self.seed), index)
-                params[name] = jax.jit(init_params, static_argnums=0)(student.config, key)
+                params[name] = jax.jit(language_model(student.config).init)(key)
         return self.updater.init(params)
 
     def fill_top_rows(self) -> None:

@@ -18,7 +18,7 @@ from experiments.distill import TargetView, student_logits, view_target
 from experiments.losses import LossWeights
 from experiments.top_rows import TopRows, merged_log_probs
 from specdec.buffers import prefix_mask
-from specdec.models.t5 import T5, T5Config
+from specdec.models import Config
 
 
 @flax.struct.dataclass
@@ -35,17 +35,6 @@ class TrainState:
     opt_state: dict[str, Any]
 
 
-def init_params(config: T5Config, key: jax.Array) -> Any:
-    """Random parameters of a student, with or without an encoder."""
-    tokens, lengths = jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32)
-    if config.num_encoder_layers:
-        variables = T5(config).init(key, tokens, lengths, tokens)
-    else:
-        encoded = jnp.zeros((1, 2, config.encoder_dim or config.d_model), config.dtype)
-        variables = T5(config).init(key, encoded, lengths, tokens, method="decode")
-    return variables["params"]
-
-
 class Updater:
     """The jitted functions of a run. Everything that is static sits here.
 
@@ -60,12 +49,12 @@ class Updater:
 
     def __init__(
         self,
-        configs: Mapping[str, T5Config],
+        configs: Mapping[str, Config],
         optimizer,
         *,
         num_ids: int,
         seed: int,
-        target_config: T5Config | None = None,
+        target_config: Config | None = None,
         with_target_logits: bool = False,
     ):
         self.configs = dict(configs)

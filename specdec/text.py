@@ -23,7 +23,7 @@ from specdec.config import SpecConfig, checked_num_ids
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
 from specdec.generation import EOS, Decoded
 from specdec.kernels import library
-from specdec.models import T5LanguageModel
+from specdec.models import GPTLanguageModel, T5LanguageModel, kinds, language_model
 from specdec.sampling import Settings, settings
 from specdec.speculative import PairParams, speculative_decode
 from specdec.streaming import speculative_rounds
@@ -66,6 +66,7 @@ class TextPair:
       target, drafter: models; params: of both.
       vocabulary: see `Vocabulary`.
       prefix: put before every source text, as T5 names its tasks.
+      prompt_tokens: of a decoder-only target: tokens of a text that it goes on from, None = all.
     """
 
     target: LanguageModel
@@ -73,6 +74,7 @@ class TextPair:
     params: PairParams
     vocabulary: Vocabulary
     prefix: str = ""
+    prompt_tokens: int | None = None
 
     def config(self, *, gamma: int, max_new_tokens: int) -> SpecConfig:
         return SpecConfig(
@@ -112,9 +114,29 @@ class TextPair:
     def request(
         self, texts: Sequence[str], seed: int
     ) -> tuple[EncoderInputs, jax.Array, jax.Array]:
-        """inputs, prompt [B, 1] and keys [B] of a batch of texts."""
-        prompt = jnp.full((len(texts), 1), START_ID, jnp.int32)
-        return self.inputs(texts), prompt, jax.random.split(jax.random.key(seed), len(texts))
+        """inputs, prompt [B, P] and keys [B] of a batch of texts.
+
+        With an encoder the texts are its inputs, and P is 1; without one they are the prompt, and
+        an empty text has the model begin by itself.
+
+        Raises:
+          ValueError: see `inputs`; without an encoder for prompts of several lengths in one batch.
+        """
+        keys = jax.random.split(jax.random.key(seed), len(texts))
+        if self.target.has_encoder:
+            return self.inputs(texts), jnp.full((len(texts), 1), START_ID, jnp.int32), keys
+        return jnp.zeros(len(texts)), self._prompts(texts), keys
+
+    def _prompts(self, texts: Sequence[str]) -> jax.Array:
+        rows = self.vocabulary.encode([self.prefix + text for text in texts])
+        rows = [[START_ID, *ids[: self.prompt_tokens]] for ids in rows]
+        sizes = sorted({len(row) for row in rows})
+        if len(sizes) != 1:
+            raise ValueError(
+                f"prompts of {sizes} tokens in one batch: decode them one at a time, or set "
+                "prompt_tokens to cut all to the same length"
+            )
+        return jnp.asarray(rows, jnp.int32)
 
     def speculate(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
         """`speculative_decode` of a request."""
@@ -221,7 +243,7 @@ class TextPair:
 
 def load_model(
     path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
-) -> tuple[Any, T5LanguageModel]:
+) -> tuple[Any, T5LanguageModel | GPTLanguageModel]:
     """Parameters and model of a checkpoint folder, ours or Hugging Face's.
 
     Args:
@@ -235,11 +257,11 @@ def load_model(
     """
     folders.check_exists(path)
     model_type = strict.read_json(pathlib.Path(path) / "config.json").get("model_type")
-    if model_type == native.MODEL_TYPE:
+    if model_type in kinds.CONFIG_TYPES:
         params, config = native.load(path, dtype, stays_narrow=stays_narrow)
     else:
         params, config = huggingface.load(path, dtype)
-    return params, T5LanguageModel(config)
+    return params, language_model(config)
 
 
 def load_pair(
@@ -248,6 +270,7 @@ def load_pair(
     vocabulary: str | os.PathLike,
     *,
     prefix: str = "",
+    prompt_tokens: int | None = None,
     num_extra_ids: int = 0,
     dtype: Any = jnp.float32,
 ) -> TextPair:
@@ -273,16 +296,24 @@ def load_pair(
         PairParams(target_params, draft_params),
         words,
         prefix,
+        prompt_tokens,
     )
 
 
-def drafter_for(target: T5LanguageModel, draft: T5LanguageModel) -> ModelDrafter:
-    """The drafter that fits a draft T5.
+def drafter_for(target: LanguageModel, draft: LanguageModel) -> ModelDrafter:
+    """The drafter that fits a draft model.
 
     Raises:
-      ValueError: if a draft without an encoder expects another width than the target's.
+      ValueError: if one of the two reads sources and the other doesn't, or if a draft without an
+        encoder expects another width than the target's.
     """
-    if draft.config.num_encoder_layers:
+    if target.has_encoder != draft.has_encoder:
+        raise ValueError(
+            f"the target is a {type(target.config).__name__[:-6]}, the draft a "
+            f"{type(draft.config).__name__[:-6]}: what one reads the other can't; take a draft of "
+            "the target's kind"
+        )
+    if not draft.has_encoder or draft.config.num_encoder_layers:
         return ModelDrafter(draft)
     if draft.config.encoder_dim != target.config.d_model:
         raise ValueError(

@@ -231,7 +231,7 @@ def test_a_config_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "model" / "config.json"
     content = json.loads(path.read_text())
     for change, match in (
-        ({"model_type": "t5"}, "model_type='t5' instead of 'specdec_t5'"),
+        ({"model_type": "t5"}, "model_type='t5' is none of specdec_t5"),
         ({"num_experts": 8}, "unknown field num_experts"),
         ({"dtype": "float16"}, "float16"),
         ({"dtype": "float31"}, "float31"),

@@ -49,7 +49,8 @@ def test_right_code_passes(number):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_fault_is_caught(fault, monkeypatch, fresh_programs):
     how = fault(monkeypatch) or {}
-    assert not passes(FAULTS[fault][0], how)
+    # Check 2 compiles most: it is asked only where no other one catches the fault.
+    assert not passes(min(FAULTS[fault], key=lambda number: (number == 2, number)), how)
 
 
 @pytest.mark.soak

@@ -1,6 +1,7 @@
 """Scores of a toy pair: each record holds what an independent reading gives; none is made twice."""
 
 import dataclasses
+import functools
 import shutil
 
 import gin
@@ -114,18 +115,20 @@ def test_the_pooled_row_is_of_all_held_out_sentences(output):
 def test_loss_is_that_of_a_full_pass_over_the_real_ids(folder, output, name):
     vocabulary = Vocabulary(folder / "spiece.model")
     pair = load_pair(folder / "target", folder / "shared_draft", folder / "spiece.model")
-    sides = [pair.target, pair.drafter.model]
+    side = (pair.target, pair.drafter.model)[name == "shared"]
+    encode, decode = (
+        jax.jit(functools.partial(model._apply, method=method))
+        for model, method in ((pair.target, T5.encode), (side, T5.decode))
+    )
     total, size = 0.0, 0
     pairs = toys.sentences()
     for source, reference in [pairs[index] for index in np.linspace(0, 80, 3).astype(int)]:
         inputs = pair.inputs([source])
         (ids,) = vocabulary.encode([reference])
         tokens = np.array([[START_ID, *ids]])
-        encoded = sides[0]._apply(pair.params.target, *inputs, method=T5.encode)
-        index = 1 if name == "shared" else 0
-        logits = sides[index]._apply(
-            pair.params[index], encoded, inputs.lengths, tokens, method=T5.decode
-        )
+        encoded = encode(pair.params.target, *inputs)
+        params = pair.params[name == "shared"]
+        logits = decode(params, encoded, inputs.lengths, tokens)
         log_q = jax.nn.log_softmax(logits[0, :, : vocabulary.num_ids])
         # What a short head doesn't know costs nothing.
         known = [(slot, one) for slot, one in enumerate([*ids, 1]) if one < log_q.shape[1]]

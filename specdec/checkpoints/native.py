@@ -15,15 +15,13 @@ from safetensors.flax import save_file
 from specdec.checkpoints import folders, strict
 from specdec.checkpoints.folders import CONFIG, WEIGHTS
 from specdec.checkpoints.strict import CheckpointError
-from specdec.models.t5 import T5Config
-
-MODEL_TYPE = "specdec_t5"
+from specdec.models import Config, kinds
 
 
 def save(
     path: str | os.PathLike,
     params: dict[str, Any],
-    config: T5Config,
+    config: Config,
     *,
     storage_dtype: Any = None,
 ) -> None:
@@ -31,7 +29,7 @@ def save(
 
     Args:
       path: the folder. Its parents are made.
-      params: nested parameters, as `T5(config).init(...)["params"]` has them.
+      params: nested parameters, as `language_model(config).init` gives them.
       config: of the model they belong to.
       storage_dtype: of the tensors in the file (bfloat16 halves it); None = as they are.
 
@@ -52,7 +50,7 @@ def save(
 
 def load(
     path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
-) -> tuple[dict[str, Any], T5Config]:
+) -> tuple[dict[str, Any], Config]:
     """Reads a checkpoint folder.
 
     Args:
@@ -86,23 +84,25 @@ def load(
     return strict.unflatten(flat), config
 
 
-def _write(folder: pathlib.Path, flat: dict, config: T5Config, storage_dtype: Any) -> None:
+def _write(folder: pathlib.Path, flat: dict, config: Config, storage_dtype: Any) -> None:
     fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
-    content = json.dumps({"model_type": MODEL_TYPE, **fields}, indent=2) + "\n"
+    model_type = kinds.model_type(config)
+    content = json.dumps({"model_type": model_type, **fields}, indent=2) + "\n"
     (folder / CONFIG).write_text(content, encoding="utf-8")
     arrays = {name: jnp.asarray(leaf, storage_dtype) for name, leaf in flat.items()}
-    save_file(arrays, str(folder / WEIGHTS), metadata={"format": MODEL_TYPE})
+    save_file(arrays, str(folder / WEIGHTS), metadata={"format": model_type})
 
 
-def _read_config(path: pathlib.Path) -> T5Config:
+def _read_config(path: pathlib.Path) -> Config:
     content = strict.read_json(path)
     model_type = content.pop("model_type", None)
-    if model_type != MODEL_TYPE:
+    config_type = kinds.CONFIG_TYPES.get(model_type)
+    if config_type is None:
         raise CheckpointError(
-            f"{path}: model_type={model_type!r} instead of {MODEL_TYPE!r}. Folders in Hugging "
-            "Face's form are read by specdec.checkpoints.huggingface"
+            f"{path}: model_type={model_type!r} is none of {', '.join(kinds.CONFIG_TYPES)}. "
+            "Folders in Hugging Face's form are read by specdec.checkpoints.huggingface"
         )
-    known = {field.name for field in dataclasses.fields(T5Config)}
+    known = {field.name for field in dataclasses.fields(config_type)}
     strict.fail_if_any(
         path,
         [f"unknown field {name}" for name in sorted(content.keys() - known)],
@@ -110,6 +110,6 @@ def _read_config(path: pathlib.Path) -> T5Config:
     )
     # Fields that a folder lacks take their defaults, so that older folders stay readable.
     try:
-        return T5Config(**{**content, "dtype": jnp.dtype(content.get("dtype", "float32"))})
+        return config_type(**{**content, "dtype": jnp.dtype(content.get("dtype", "float32"))})
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error

@@ -14,7 +14,7 @@ import flax
 import jax
 from safetensors import SafetensorError, safe_open
 
-from specdec.models.t5 import T5Config, T5LanguageModel
+from specdec.models import Config, language_model
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -36,10 +36,10 @@ class Stored(NamedTuple):
     read_fn: Callable[[], jax.Array]
 
 
-def expected_shapes(config: T5Config) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Name ("decoder/layers_0/mlp/wo/kernel") -> shape of every parameter. Computes nothing."""
     try:
-        params = jax.eval_shape(lambda: T5LanguageModel(config).init(jax.random.key(0)))
+        params = jax.eval_shape(lambda: language_model(config).init(jax.random.key(0)))
     except (TypeError, ZeroDivisionError) as error:  # what JAX raises for a width of "64" or 0
         raise CheckpointError(f"{config} describes no model ({error}): mend its file") from error
     return {name: leaf.shape for name, leaf in flatten(params).items()}

@@ -57,6 +57,10 @@ class GPTConfig:
         if self.num_layers < 1:
             raise ValueError(f"num_layers={self.num_layers}: must be 1 or more")
 
+    def without_training(self) -> "GPTConfig":
+        """See `t5.T5Config`."""
+        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False)
+
 
 # The two that the paper pairs on LM1B: 84.9M + 12.6M and 1.6M + 4.2M parameters in layers and in
 # embeddings with head.
@@ -156,6 +160,7 @@ class GPTLanguageModel:
     """
 
     config: GPTConfig
+    has_encoder = False
 
     @property
     def vocab_size(self) -> int:

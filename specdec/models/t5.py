@@ -370,6 +370,7 @@ class T5LanguageModel:
     """A T5 as a `LanguageModel`: inputs are `EncoderInputs`, parameters a plain tree."""
 
     config: T5Config
+    has_encoder = True
 
     @property
     def vocab_size(self) -> int:

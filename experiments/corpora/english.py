@@ -1,0 +1,149 @@
+"""Builds English training text with held-out parts for language models and for two more tasks.
+
+    python -m experiments.corpora.english --text=FOLDER --output_dir=DIR
+        [--prose=NAME,NAME] [--descriptions=FILE] [--dialogues=FILE]
+
+Reads FOLDER/*.txt and *.txt.gz, a paragraph a line. Writes to DIR, each as train and heldout:
+
+    lm_*.tsv         passage, name of its file
+    restore_*.tsv    a passage of 60 to 120 words without case and punctuation, and as it was; from
+                     the files that --prose names
+    summarize_*.tsv  text and summary, of --descriptions: JSON, a list of {"text", "summary"}
+    dialogue_*.tsv   turns of a scene, of --dialogues: JSON, a list of {"turns": [[speaker, text]]}
+
+Runs of neighbouring paragraphs (of scenes, of packages) are held out together, by a checksum, so
+every build holds out the same; nothing that stands in a held-out part stays in training.
+"""
+
+import gzip
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from absl import app, flags
+
+from experiments.corpora import restore
+from experiments.corpora.packages import CorpusError
+from experiments.corpora.pairs import one_line, words
+from experiments.corpora.passages import passages
+
+HELDOUT = 0.01
+RUN = 40  # neighbouring entries that are held out together, or not
+DIALOGUE_WORDS = 90
+Row = tuple[str, ...]
+
+
+def define_flags() -> None:
+    """Called only when run as a program: other programs have flags of the same names."""
+    flags.DEFINE_string("text", None, "Folder of text files, a paragraph a line.", required=True)
+    flags.DEFINE_string("output_dir", None, "Folder to write to.", required=True)
+    flags.DEFINE_list("prose", [], "Names of the files (without .txt.gz) for the restoring task.")
+    flags.DEFINE_string("descriptions", None, "JSON file of texts and summaries.")
+    flags.DEFINE_string("dialogues", None, "JSON file of scenes with turns.")
+
+
+def paragraphs(path: Path) -> Iterator[str]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        yield from (line for line in map(one_line, lines) if line)
+
+
+def split(named: Iterable[tuple[str, Iterable[Row]]]) -> tuple[list[Row], list[Row]]:
+    """Training and held-out rows of named sequences.
+
+    Each row once; a training row whose last column says what a held-out one does is left out.
+    """
+    training: dict[Row, None] = {}
+    heldout: dict[Row, None] = {}
+    for name, rows in named:
+        for number, row in enumerate(rows):
+            is_held = _share(f"{name}/{number // RUN}") < HELDOUT
+            (heldout if is_held else training)[row] = None
+    seen = {words(row[-1]) for row in heldout}
+    return [row for row in training if words(row[-1]) not in seen], list(heldout)
+
+
+def dialogues(scenes: Iterable[dict]) -> Iterator[Row]:
+    """Scenes as one line each, in pieces of neighbouring turns: "Speaker: text Speaker: text"."""
+    for scene in scenes:
+        piece: list[str] = []
+        for speaker, text in scene["turns"]:
+            turn = one_line(f"{speaker}: {text}")
+            if piece and len(" ".join([*piece, turn]).split()) > DIALOGUE_WORDS:
+                yield (" ".join(piece),)
+                piece = []
+            if len(turn.split()) <= DIALOGUE_WORDS:
+                piece.append(turn)
+        if piece:
+            yield (" ".join(piece),)
+
+
+def build(text: Path, output: Path, prose: list[str], descriptions, scenes) -> None:
+    files = {path.name.split(".")[0]: path for path in sorted(text.glob("*.txt*"))}
+    if not files:
+        raise CorpusError(f"no *.txt or *.txt.gz in {text}; give a folder of text with --text")
+    unknown = sorted(set(prose) - files.keys())
+    if unknown:
+        raise CorpusError(f"--prose: no {', '.join(unknown)}; there are {', '.join(files)}")
+    output.mkdir(parents=True, exist_ok=True)
+
+    def of(name: str, **lengths: int) -> Iterator[str]:
+        return (one for line in paragraphs(files[name]) for one in passages(line, **lengths))
+
+    rows = ((name, ((one, name) for one in of(name))) for name in files)
+    _write(output, "lm", _by_passage(rows))
+    lengths = dict(shortest=restore.SHORTEST, longest=restore.LONGEST)
+    rows = ((name, ((restore.stripped(one), one) for one in of(name, **lengths))) for name in prose)
+    _write(output, "restore", split(rows))
+    if descriptions is not None:
+        pairs = ((one_line(one["text"]), one_line(one["summary"])) for one in descriptions)
+        _write(output, "summarize", split([("descriptions", pairs)]))
+    if scenes is not None:
+        _write(output, "dialogue", split([("scenes", dialogues(scenes))]))
+
+
+def _by_passage(named) -> tuple[list[Row], list[Row]]:
+    # `split` tells rows apart by their last column, which here is the file's name.
+    turned = ((name, ((file, passage) for passage, file in rows)) for name, rows in named)
+    train, heldout = split(turned)
+    return [row[::-1] for row in train], [row[::-1] for row in heldout]
+
+
+def _write(output: Path, task: str, parts: tuple[list[Row], list[Row]]) -> None:
+    for part, rows in zip(("train", "heldout"), parts, strict=True):
+        path = output / f"{task}_{part}.tsv"
+        whole = path.with_name(path.name + ".part")
+        whole.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+        whole.replace(path)
+    print(f"{task}: {len(parts[0]):,} to train on, {len(parts[1]):,} held out", flush=True)
+
+
+def _share(name: str) -> float:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+
+
+def _json(path: str | None):
+    if path is None:
+        return None
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def main(arguments: list[str]) -> int:
+    del arguments
+    options = flags.FLAGS
+    try:
+        inputs = _json(options.descriptions), _json(options.dialogues)
+        build(Path(options.text), Path(options.output_dir), options.prose, *inputs)
+    except (CorpusError, OSError, ValueError, KeyError) as error:
+        print(f"corpora: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)
