@@ -13,7 +13,7 @@ from experiments.translate import Decoding, Translated, translate_all
 from experiments.translators import Translator
 from specdec import metrics
 from specdec.config import SpecConfig
-from specdec.sampling import settings
+from specdec.sampling import Settings
 from specdec.speculative import PairParams
 from specdec.types import Drafter
 from specdec.vocabulary import EOS_ID, PAD_ID
@@ -27,14 +27,14 @@ def target_outputs(
 ) -> list[Translated]:
     """The target's outputs as tokens, [B, N], cut to what the longest of a source bucket needs."""
     batches = list(translate_all(translator, sources, decoding))
-    num_slots: dict[int, int] = {}
+    num_slots: dict[tuple, int] = {}
     for batch in batches:
-        bucket, longest = batch.inputs.tokens.shape[1], int(batch.decoded.lengths.max())
+        longest = int(batch.decoded.lengths.max())
         needed = min(-(-longest // _SLOTS) * _SLOTS, decoding.max_new_tokens)
-        num_slots[bucket] = max(needed, num_slots.get(bucket, 1))
+        num_slots[batch.shape] = max(needed, num_slots.get(batch.shape, 1))
 
     def cut(batch: Translated) -> Translated:
-        tokens = batch.decoded.tokens[:, : num_slots[batch.inputs.tokens.shape[1]]]
+        tokens = batch.decoded.tokens[:, : num_slots[batch.shape]]
         return batch._replace(decoded=batch.decoded.replace(tokens=tokens))
 
     return [cut(batch) for batch in batches]
@@ -46,15 +46,16 @@ def alpha_on(
     drafter: Drafter,
     draft_params: Any,
     *,
-    temperature: float,
+    settings: Settings,
+    draft_settings: Settings | None = None,
 ) -> dict[str, float | int]:
     """alpha, its standard error and the number of tokens, as entries of a record.
 
     Args:
-      outputs: of the target at this temperature.
+      outputs: of the target under `settings`.
       translator: the target.
       drafter, draft_params: the draft.
-      temperature: of both.
+      settings, draft_settings: how logits become p and q, by default alike.
     """
     config = SpecConfig(eos_id=EOS_ID, pad_id=PAD_ID, num_ids=translator.vocabulary.num_ids)
     betas = []
@@ -68,7 +69,8 @@ def alpha_on(
             batch.keys,
             target=translator.model,
             drafter=drafter,
-            settings=settings(temperature),
+            settings=settings,
+            draft_settings=draft_settings,
             config=config,
         )
         betas += list(np.asarray(found)[: len(batch.indices)])

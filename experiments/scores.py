@@ -320,7 +320,7 @@ def measure_alphas(
         if _is_recorded(output_dir, key):
             return
         outputs.extend([] if outputs else target_outputs(target, sources, decoding))
-        found = alpha_on(outputs, target, *draft_fn(), temperature=temperature)
+        found = alpha_on(outputs, target, *draft_fn(), settings=decoding.settings)
         _record(output_dir, {**key, "num_examples": len(sources), **found})
 
     for draft in models[1:]:

@@ -13,7 +13,7 @@ import pathlib
 import re
 import time
 from collections.abc import Container, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ from experiments.translators import Translator, load_translator
 from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig, check_count
 from specdec.generation import Decoded
-from specdec.sampling import settings
-from specdec.text import BUCKETS
+from specdec.sampling import Settings, settings
+from specdec.text import BUCKETS, prompts_of
 from specdec.types import EncoderInputs
 from specdec.vocabulary import EOS_ID, PAD_ID, START_ID, Vocabulary
 
@@ -41,6 +41,7 @@ class Decoding:
 
     Attributes:
       temperature: 0 is greedy.
+      top_k, top_p: filters at temperatures above 0; 0 and 1 are off.
       max_new_tokens: most tokens of an output, EOS included; what is longer is cut.
       batch_size: rows of a batch.
       buckets: ascending source lengths that batches are padded to, prefix and EOS included; each
@@ -49,6 +50,8 @@ class Decoding:
     """
 
     temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
     max_new_tokens: int = 128
     batch_size: int = 64
     buckets: Sequence[int] = BUCKETS
@@ -56,11 +59,16 @@ class Decoding:
 
     def __post_init__(self):
         object.__setattr__(self, "buckets", tuple(self.buckets))
-        settings(self.temperature)
+        self.settings  # noqa: B018 (refuses what makes no sense)
         check_count("max_new_tokens", self.max_new_tokens, least=1)
         check_count("batch_size", self.batch_size, least=1)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
             raise ValueError(f"buckets={self.buckets}: give source lengths that ascend")
+
+    @property
+    def settings(self) -> Settings:
+        top_p = None if self.top_p == 1 else self.top_p
+        return settings(self.temperature, top_k=self.top_k or None, top_p=top_p)
 
 
 class Translated(NamedTuple):
@@ -73,10 +81,15 @@ class Translated(NamedTuple):
     """
 
     indices: np.ndarray
-    inputs: EncoderInputs
+    inputs: Any
     prompt: jax.Array
     keys: jax.Array
     decoded: Decoded
+
+    @property
+    def shape(self) -> tuple:
+        """That of inputs and prompt: batches of one shape share a program."""
+        return tuple(leaf.shape for leaf in jax.tree.leaves((self.inputs, self.prompt)))
 
     def texts(self, vocabulary: Vocabulary) -> list[str]:
         """The N outputs, each in one line without tabs, so that a TSV can hold it."""
@@ -117,9 +130,15 @@ def translate_all(
         if all(index in done for index in planned.indices):
             continue
         size = decoding.batch_size
-        inputs = _padded([rows[index] for index in planned.indices], (size, planned.length))
-        prompt = jnp.full((size, 1), START_ID, jnp.int32)
         row_ids = np.resize(planned.indices, size)
+        if translator.model.has_encoder:
+            inputs = _padded([rows[index] for index in planned.indices], (size, planned.length))
+            prompt = jnp.full((size, 1), START_ID, jnp.int32)
+        else:
+            inputs = jnp.zeros(size)
+            texts = [sources[index] for index in row_ids]
+            about = (translator.vocabulary, translator.prefix, translator.prompt_tokens)
+            prompt = prompts_of(texts, *about)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(base_key, row_ids)
         decoded = autoregressive_decode(
             translator.params,
@@ -127,9 +146,9 @@ def translate_all(
             prompt,
             keys,
             model=translator.model,
-            settings=settings(decoding.temperature),
+            settings=decoding.settings,
             config=config,
-            limits=jnp.where(inputs.lengths > 0, decoding.max_new_tokens, 0),
+            limits=jnp.where(np.arange(size) < len(planned.indices), decoding.max_new_tokens, 0),
         )
         yield Translated(planned.indices, inputs, prompt, keys, jax.device_get(decoded))
 

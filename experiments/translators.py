@@ -24,6 +24,10 @@ class DraftAlone:
     drafter: ModelDrafter
 
     @property
+    def has_encoder(self) -> bool:
+        return self.target.has_encoder
+
+    @property
     def vocab_size(self) -> int:
         return self.drafter.vocab_size
 
@@ -50,16 +54,23 @@ class Translator:
       model, params: a `LanguageModel` over encoder inputs, and its parameters.
       vocabulary: see `Vocabulary`.
       prefix: put before every source.
+      prompt_tokens: of a decoder-only model: tokens of a source that it goes on from, None = all.
     """
 
     model: LanguageModel
     params: Any
     vocabulary: Vocabulary
     prefix: str = ""
+    prompt_tokens: int | None = None
 
 
 def load_translator(
-    path: str, vocabulary: Vocabulary, *, prefix: str = "", target: Translator | None = None
+    path: str,
+    vocabulary: Vocabulary,
+    *,
+    prefix: str = "",
+    prompt_tokens: int | None = None,
+    target: Translator | None = None,
 ) -> Translator:
     """A checkpoint as a translator: of its own, or as a draft beside its target.
 
@@ -71,9 +82,9 @@ def load_translator(
     if target is not None:
         model = DraftAlone(target.model, drafter_for(target.model, model))
         params = PairParams(target.params, params)
-    elif model.config.num_encoder_layers == 0:
+    elif model.has_encoder and model.config.num_encoder_layers == 0:
         raise ValueError(
             f"{path!r} has num_encoder_layers=0 and reads its target's encoder output: give that "
             "target, too"
         )
-    return Translator(model, params, vocabulary, prefix)
+    return Translator(model, params, vocabulary, prefix, prompt_tokens)

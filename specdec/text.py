@@ -125,18 +125,11 @@ class TextPair:
         keys = jax.random.split(jax.random.key(seed), len(texts))
         if self.target.has_encoder:
             return self.inputs(texts), jnp.full((len(texts), 1), START_ID, jnp.int32), keys
-        return jnp.zeros(len(texts)), self._prompts(texts), keys
-
-    def _prompts(self, texts: Sequence[str]) -> jax.Array:
-        rows = self.vocabulary.encode([self.prefix + text for text in texts])
-        rows = [[START_ID, *ids[: self.prompt_tokens]] for ids in rows]
-        sizes = sorted({len(row) for row in rows})
-        if len(sizes) != 1:
-            raise ValueError(
-                f"prompts of {sizes} tokens in one batch: decode them one at a time, or set "
-                "prompt_tokens to cut all to the same length"
-            )
-        return jnp.asarray(rows, jnp.int32)
+        return (
+            jnp.zeros(len(texts)),
+            prompts_of(texts, self.vocabulary, self.prefix, self.prompt_tokens),
+            keys,
+        )
 
     def speculate(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
         """`speculative_decode` of a request."""
@@ -239,6 +232,31 @@ class TextPair:
             num_target_calls=int(result.num_target_calls[row]),
             num_compiles=num_compiles,
         )
+
+
+def prompts_of(
+    texts: Sequence[str], vocabulary: Vocabulary, prefix: str = "", num_tokens: int | None = None
+) -> jax.Array:
+    """Texts for a decoder-only model to go on from, [B, P]: the start id, then their tokens.
+
+    Args:
+      texts: an empty one has the model begin by itself.
+      vocabulary: of the model.
+      prefix: put before every text.
+      num_tokens: of each text, its first; None = all.
+
+    Raises:
+      ValueError: for prompts of several lengths.
+    """
+    rows = vocabulary.encode([prefix + text for text in texts])
+    rows = [[START_ID, *ids[:num_tokens]] for ids in rows]
+    sizes = sorted({len(row) for row in rows})
+    if len(sizes) != 1:
+        raise ValueError(
+            f"prompts of {sizes} tokens in one batch: decode them one at a time, or set "
+            "prompt_tokens to cut all to the same length"
+        )
+    return jnp.asarray(rows, jnp.int32)
 
 
 def load_model(

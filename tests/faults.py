@@ -117,11 +117,11 @@ def stale_slots_attended(patch):
 def draft_cache_misses_its_last_token(patch):
     """The first run of a round takes the newest token only."""
 
-    def catch_up(self, params, cache, context):
+    def catch_up(self, params, cache, context, num_tokens):
         newest = read_at(context.tokens, context.lengths - 1, 1)
         return self._extend(params, cache, newest, context.lengths - 1)
 
-    patch.setattr(ModelDrafter, "_catch_up", catch_up)
+    patch.setattr(ModelDrafter, "catch_up", catch_up)
 
 
 def no_slack_in_the_buffer(patch):

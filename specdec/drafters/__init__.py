@@ -1,5 +1,6 @@
 """Drafters: what proposes tokens to the target."""
 
+from specdec.drafters.combined import CopyOrModelDrafter
 from specdec.drafters.lookup import CopyDrafter
 from specdec.drafters.model import ModelDrafter, SharedEncoderDrafter
 from specdec.drafters.ngram import BigramDrafter, UnigramDrafter
@@ -8,6 +9,7 @@ from specdec.drafters.random import RandomDrafter
 __all__ = [
     "BigramDrafter",
     "CopyDrafter",
+    "CopyOrModelDrafter",
     "ModelDrafter",
     "RandomDrafter",
     "SharedEncoderDrafter",

@@ -62,14 +62,31 @@ class ModelDrafter:
         The first run takes the last two decided tokens: after a round whose drafts were all
         accepted, the draft hasn't seen its own last token.
         """
-        gamma = config.gamma
-        if gamma == 0:
+        if config.gamma == 0:
             return empty_proposal(context, self.vocab_size), state
+        logits, state = self.catch_up(params, state, context, 2)
+        return self.draft(
+            params, state, context, keys, logits=logits, settings=settings, config=config
+        )
+
+    def draft(
+        self,
+        params: Params,
+        state: Cache,
+        context: Context,
+        keys: jax.Array,
+        *,
+        logits: jax.Array,
+        settings: Any,
+        config: Any,
+    ) -> tuple[Proposal, Cache]:
+        """`propose`, from the logits [B, 1, V] of the first draft; gamma is 1 or more."""
+        gamma = config.gamma
         num_ids = min(config.num_ids or self.vocab_size, self.vocab_size)
 
         drawn = jax.vmap(uniforms, in_axes=(0, None))(keys, gamma)  # [B, G]
 
-        def draft(logits, context, step):
+        def sample(logits, context, step):
             rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
             token = sample_rows(rows.probs[:, 0], settings, drawn[:, step])[:, None]
             tokens = write_at(context.tokens, token, context.lengths)
@@ -79,11 +96,10 @@ class ModelDrafter:
             context, cache = carry
             newest = read_at(context.tokens, context.lengths - 1, 1)
             logits, cache = self._extend(params, cache, newest, context.lengths - 1)
-            context, q = draft(logits, context, step)
+            context, q = sample(logits, context, step)
             return (context, cache), q
 
-        logits, state = self._catch_up(params, state, context)
-        drafted, first_q = draft(logits, context, 0)
+        drafted, first_q = sample(logits, context, 0)
         (drafted, state), later_q = lax.scan(run, (drafted, state), jnp.arange(1, gamma))
         tokens = read_at(drafted.tokens, context.lengths, gamma)
         proposal = Proposal(
@@ -94,14 +110,15 @@ class ModelDrafter:
         )
         return proposal, state
 
-    def _catch_up(self, params: Params, cache: Cache, context: Context):
-        """Logits [B, 1, V] for the next slot, from a run over the last two decided tokens.
+    def catch_up(self, params: Params, cache: Cache, context: Context, num_tokens: int):
+        """Logits [B, 1, V] for the next slot, from a run over the last num_tokens decided tokens.
 
-        Where only one token is decided (T5's first round) the run starts at slot 0, and its second
-        entry is garbage that the next run overwrites before it becomes visible.
+        Where fewer are decided (in T5's first round one is) the run starts at slot 0, and its last
+        entries are garbage that the next run overwrites before it becomes visible.
         """
-        start = jnp.maximum(context.lengths - 2, 0)
-        logits, cache = self._extend(params, cache, read_at(context.tokens, start, 2), start)
+        start = jnp.maximum(context.lengths - num_tokens, 0)
+        newest = read_at(context.tokens, start, num_tokens)
+        logits, cache = self._extend(params, cache, newest, start)
         return read_at(logits, context.lengths - 1 - start, 1), cache
 
     def _extend(self, params: Params, cache: Cache, tokens: jax.Array, positions: jax.Array):
