@@ -49,7 +49,7 @@ def alpha_on(
     settings: Settings,
     draft_settings: Settings | None = None,
 ) -> dict[str, float | int]:
-    """alpha, its standard error and the number of tokens, as entries of a record.
+    """alpha, its standard error, the number of tokens and how neighbouring betas correlate.
 
     Args:
       outputs: of the target under `settings`.
@@ -75,4 +75,9 @@ def alpha_on(
         )
         betas += list(np.asarray(found)[: len(batch.indices)])
     alpha, error, num_tokens = metrics.mean_over_rows(betas)
-    return {"alpha": alpha, "alpha_standard_error": error, "num_alpha_tokens": num_tokens}
+    return {
+        "alpha": alpha,
+        "alpha_standard_error": error,
+        "num_alpha_tokens": num_tokens,
+        "beta_autocorrelation": metrics.autocorrelation(betas),
+    }

@@ -127,7 +127,7 @@ def compare(
 
     rows = []
     for temperature in temperatures:
-        row = _measure(pair, sentences, how[temperature], temperature, gamma, max_new_tokens, seed)
+        row = measure(pair, sentences, how[temperature], temperature, gamma, max_new_tokens, seed)
         about = dict(experiment=name, task=task.path, target=target, draft=draft)
         rows.append({**about, **filters, **row})
         records.append(output_dir, rows[-1])
@@ -144,10 +144,16 @@ def check_seeds(first: int, num: int) -> None:
         raise ValueError(f"seed={first}: with {num} sentences must be at most {2**32 - num}")
 
 
-def _measure(
-    pair: TextPair, sentences, how: Settings, temperature, gamma, max_new_tokens, seed
+def measure(
+    pair: TextPair,
+    sentences: Sequence[tuple[str, str]],
+    how: Settings,
+    temperature: float,
+    gamma: int,
+    max_new_tokens: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """One record."""
+    """One record: both ways of decoding the sentences in turn, and what predicts their times."""
     config = pair.config(gamma=gamma, max_new_tokens=max_new_tokens)
     run = decode_in_turn(pair, [text for text, _ in sentences], how, config, seed)
     counts = metrics.summarize(run.fast)
@@ -214,7 +220,8 @@ def decode_in_turn(pair: TextPair, texts: Sequence[str], how, config, seed: int)
         ),
     }
     with compilation.counted() as compiles:
-        for request in {request[0].tokens.shape: request for request in requests}.values():
+        shapes = {str(jax.tree.map(jnp.shape, request)): request for request in requests}
+        for request in shapes.values():
             for function in run.values():
                 jax.block_until_ready(function(request))
     seconds: dict[str, list[float]] = {key: [] for key in run}
@@ -297,8 +304,13 @@ def _differences(pair: TextPair, run: Run, config) -> list[identity.Difference]:
     ]
 
 
-def _scores(pair: TextPair, run: Run, references: Sequence[str]) -> dict[str, float]:
-    """BLEU and chrF of both ways; `bleu` and `chrf` are the speculative ones."""
+def _scores(pair: TextPair, run: Run, references: Sequence[str]) -> dict[str, float | None]:
+    """BLEU and chrF of both ways; `bleu` and `chrf` are the speculative ones.
+
+    None where the target has no source to be faithful to.
+    """
+    if not pair.target.has_encoder:
+        return dict.fromkeys(("bleu", "chrf", "bleu_plain", "chrf_plain"))
     scores = {}
     for suffix, results in (("", run.fast), ("_plain", run.plain)):
         texts = [pair.vocabulary.decode(result.tokens[0]) for result in results]

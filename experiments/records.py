@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -71,6 +72,17 @@ def read(output_dir: str) -> list[dict[str, Any]]:
     """All records of a folder, [] if there are none."""
     path = pathlib.Path(output_dir) / "records.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def find(output_dir: str, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A folder's first record with these settings, None if there is none."""
+    matches = lambda row: all(row.get(name) == value for name, value in key.items())
+    return next(filter(matches, read(output_dir)), None)
+
+
+def is_there(output_dir: str, key: Mapping[str, Any]) -> bool:
+    """Whether a folder has a record with these settings."""
+    return find(output_dir, key) is not None
 
 
 def write_environment(output_dir: str) -> None:

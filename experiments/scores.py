@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import distill, records
+from experiments import counts, distill, records
 from experiments.alphas import alpha_on, target_outputs
 from experiments.batching import Buckets
 from experiments.data import Task, read_pairs, tokenize
@@ -24,9 +24,8 @@ from experiments.translate import Decoding, encode_sources, translate_to
 from experiments.translators import DraftAlone, Translator, load_translator
 from experiments.update import Updater
 from specdec.drafters import BigramDrafter
-from specdec.drafters.ngram import bigram_logits, count_bigrams
+from specdec.drafters.ngram import bigram_logits
 from specdec.sampling import settings
-from specdec.types import Drafter
 from specdec.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -163,13 +162,6 @@ def load_scored(
     return Scored(name, stage, distill.weights_digest(path), translator)
 
 
-def _is_recorded(output_dir: str, key: dict[str, Any]) -> bool:
-    return any(
-        all(row.get(name) == value for name, value in key.items())
-        for row in records.read(output_dir)
-    )
-
-
 def _record(output_dir: str, row: dict[str, Any]) -> None:
     records.append(output_dir, {**row, "device": jax.devices()[0].device_kind})
     logger.info("%s", row)
@@ -209,7 +201,7 @@ def score_translations(
     missing = {
         name
         for name in (*pairs, POOLED)
-        if not _is_recorded(output_dir, {**about, "test_set": name})
+        if not records.is_there(output_dir, {**about, "test_set": name})
     }
     loss_meter, parts = LossMeter(model.translator), []
     folder = pathlib.Path(output_dir) / "outputs" / f"{model.name}-{model.weights}"
@@ -317,7 +309,7 @@ def measure_alphas(
     def measure(name, stage, weights, draft_fn):
         key = dict(kind="alpha", draft=name, stage=stage, weights=weights)
         key |= dict(temperature=temperature, test_set=POOLED)
-        if _is_recorded(output_dir, key):
+        if records.is_there(output_dir, key):
             return
         outputs.extend([] if outputs else target_outputs(target, sources, decoding))
         found = alpha_on(outputs, target, *draft_fn(), settings=decoding.settings)
@@ -328,13 +320,6 @@ def measure_alphas(
         pair = (translator.model.drafter, translator.params.draft)
         measure(draft.name, draft.stage, draft.weights, lambda pair=pair: pair)
     if bigram_tasks:
-        count = lambda: count_bigram_draft(bigram_tasks, target.vocabulary)
-        measure(BIGRAM, NO_STAGE, "", count)
-
-
-def count_bigram_draft(tasks: Sequence[Task], vocabulary: Vocabulary) -> tuple[Drafter, Any]:
-    """A bigram draft counted on the target sides of tasks, and its table."""
-    texts = [text for task in tasks for _, text in read_pairs(task)]
-    rows = [[*ids, vocabulary.eos_id] for ids in vocabulary.encode(texts)]
-    table = bigram_logits(count_bigrams(rows, vocabulary.num_ids))
-    return BigramDrafter(vocabulary.num_ids), jnp.asarray(table)
+        words = target.vocabulary
+        table = lambda: jnp.asarray(bigram_logits(counts.count_tasks(bigram_tasks, words)))
+        measure(BIGRAM, NO_STAGE, "", lambda: (BigramDrafter(words.num_ids), table()))

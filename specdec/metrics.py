@@ -12,6 +12,7 @@ and the loop tests a slot only if the drafts before it stood.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -147,6 +148,39 @@ def mean_over_rows(rows: Sequence[np.ndarray]) -> tuple[float, float, int]:
     mean = sum(row.sum() for row in rows) / size
     residuals = np.array([row.sum() - mean * row.size for row in rows])
     return float(mean), float(np.sqrt((residuals**2).sum()) / size), int(size)
+
+
+def autocorrelation(rows: Sequence[np.ndarray]) -> float:
+    """Correlation of neighbouring values of a row, over all rows; NaN is no value.
+
+    The paper takes betas for independent, which is 0. NaN where there are no two neighbours, or
+    values don't vary.
+
+    Example: [[1, 0, 1, 0]] -> pairs (1, 0), (0, 1), (1, 0) -> -1.
+    """
+    rows = [np.asarray(row, float) for row in rows]
+    before = np.concatenate([row[:-1] for row in rows])
+    after = np.concatenate([row[1:] for row in rows])
+    known = ~(np.isnan(before) | np.isnan(after))
+    before, after = before[known], after[known]
+    if before.size < 2 or not before.std() or not after.std():
+        return float("nan")
+    return float(np.corrcoef(before, after)[0, 1])
+
+
+def alpha_by_position(accept_counts: Sequence[int]) -> list[float]:
+    """How often the draft at each position of a round stands, where those before it stand.
+
+    Independent acceptances would give alpha everywhere. Rounds that a row's end cut short count at
+    the positions that they have accepted at, and as a rejection at the next.
+
+    Example: counts [2, 1, 1] (2 rounds of 0, 1 of 1, 1 of 2) -> 2 of 4 stand first, 1 of 2 next.
+
+    Args:
+      accept_counts: how many rounds accepted 0, 1, 2 ... drafts, see `summarize`.
+    """
+    reached = np.cumsum(np.asarray(accept_counts)[::-1])[::-1]
+    return [float(after / before) for before, after in itertools.pairwise(reached)]
 
 
 def ratio_interval(

@@ -76,6 +76,17 @@ def expected_tokens(alpha, gamma):
     return xp.where(is_one, xp.asarray(gamma) + 1.0, geometric)
 
 
+def capped_geometric(alpha: float, gamma: int):
+    """Probability of 0, 1 ... gamma accepted drafts in a round: [gamma + 1] (section 3.1).
+
+    Acceptances are taken for independent: (1 - alpha) alpha^n, and alpha^gamma for all of them.
+
+    Example: alpha .5, gamma 2 -> .5, .25, .25.
+    """
+    n = np.arange(gamma + 1)
+    return np.where(n < gamma, (1 - alpha) * alpha**n, alpha**n)
+
+
 def walltime_factor(alpha, gamma, c, r=1.0):
     """How many times faster: Theorem 3.8, with a round that costs gamma c + r target runs.
 

@@ -237,7 +237,8 @@ def proposal_error(
 ) -> float:
     """Largest |q - the draft's law by a full uncached pass over the same prefix|, every round.
 
-    Rows of q that `is_copied` holds of are no model's, and are passed over. A stale draft cache breaks no output test: it only lowers alpha, and quietly spoils the numbers.
+    Rows of q that `is_copied` holds of are no model's, and are passed over. A stale draft cache
+    breaks no output test: it only lowers alpha, and quietly spoils the numbers.
     """
     settings = sampling.settings(**(how or {}))
     batch_size = pair.prompt.shape[0]

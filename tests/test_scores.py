@@ -17,7 +17,6 @@ from experiments.scores import NamedTask
 from experiments.translate import Decoding
 from experiments.translators import load_translator
 from specdec import sampling
-from specdec.drafters.ngram import bigram_logits, count_bigrams
 from specdec.models.t5 import T5
 from specdec.text import load_pair
 from specdec.vocabulary import START_ID, Vocabulary
@@ -168,14 +167,6 @@ def test_alpha_in_batches_is_that_of_compare_one_by_one(folder, output, temperat
     found = [row[key] for key in ("alpha", "alpha_standard_error", "num_alpha_tokens")]
     assert found == pytest.approx(expected, abs=1e-5)
     assert row["num_alpha_tokens"] == sum(int(result.lengths[0]) for result in results)
-
-
-def test_the_bigram_is_counted_on_the_target_sides(folder):
-    vocabulary = Vocabulary(folder / "spiece.model")
-    drafter, table = scores.count_bigram_draft([Task(str(folder / "sentences.tsv"))], vocabulary)
-    rows = [[*ids, 1] for ids in vocabulary.encode([target for _, target in toys.sentences()])]
-    assert drafter.vocab_size == vocabulary.num_ids
-    np.testing.assert_array_equal(table, bigram_logits(count_bigrams(rows, vocabulary.num_ids)))
 
 
 def test_what_is_recorded_is_not_made_again_and_what_is_missing_is(

@@ -8,7 +8,7 @@ import jax
 import sentencepiece
 
 from specdec.checkpoints import native
-from specdec.models import T5LanguageModel
+from specdec.models import GPTConfig, GPTLanguageModel, T5LanguageModel
 from specdec.models.t5 import v1_0
 
 _WORDS = {
@@ -70,4 +70,13 @@ def write_pair(folder: pathlib.Path) -> pathlib.Path:
     write_model(folder / "draft", config(1), 1)
     shared = config(1, d_model=16, num_encoder_layers=0, encoder_dim=32, num_logits=30)
     write_model(folder / "shared_draft", shared, 2)
+    return folder
+
+
+def write_language_models(folder: pathlib.Path) -> pathlib.Path:
+    """folder/{lm, lm_draft}: two tiny random decoder-only models with the pair's vocabulary."""
+    shape = dict(vocab_size=128, d_ff=48, num_heads=4, head_dim=8)
+    for name, seed, width in (("lm", 0, 32), ("lm_draft", 1, 16)):
+        config = GPTConfig(**shape, d_model=width, num_layers=1)
+        native.save(folder / name, GPTLanguageModel(config).init(jax.random.key(seed)), config)
     return folder

@@ -21,8 +21,8 @@ class CopyOrModelDrafter:
 
     Attributes:
       copy: drafts where the context matches.
-      drafter: drafts elsewhere with its model. It sees every decided token: a round that is copied costs one run of
-        it, over the tokens that the last round may have added.
+      drafter: drafts elsewhere with its model, which sees every decided token: a round that is
+        copied costs one run of it, over the tokens that the last round may have added.
     """
 
     copy: CopyDrafter
@@ -80,9 +80,7 @@ class CopyOrModelDrafter:
 
         # The model's later runs are left out where no row waits for them.
         one_call = copied._replace(num_calls=jnp.ones_like(copied.num_calls))
-        drafted, cache = lax.cond(
-            is_copied.all(), lambda cache: (one_call, cache), by_model, cache
-        )
+        drafted, cache = lax.cond(is_copied.all(), lambda cache: (one_call, cache), by_model, cache)
         chosen = jax.tree.map(
             lambda a, b: jnp.where(is_copied.reshape(-1, *[1] * (a.ndim - 1)), a, b),
             one_call,

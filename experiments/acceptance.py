@@ -1,0 +1,169 @@
+"""alpha of every draft on every task: Table 3 of the paper (arXiv 2211.17192).
+
+alpha is the mean of sum_x min(p, q) over tokens that the target generated (Corollary 3.6). Beside
+it stand the two readings that the speculative loop gives, alpha_loop and alpha_accepted.
+"""
+
+import dataclasses
+import logging
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments import paper, records, tables
+from experiments.alphas import alpha_on, target_outputs
+from experiments.drafts import Loaded
+from experiments.translate import Decoding, Translated
+from experiments.translators import Translator
+from experiments.workloads import Sampling, Workload
+from specdec import metrics
+from specdec.config import SpecConfig
+from specdec.sampling import Settings
+from specdec.speculative import PairParams, speculative_decode
+from specdec.vocabulary import EOS_ID, PAD_ID
+
+logger = logging.getLogger(__name__)
+
+
+def measure(
+    output_dir: str,
+    *,
+    workloads: Sequence[Workload],
+    samplings: Mapping[str, Sequence[Sampling]],
+    gamma: int = 4,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> None:
+    """Writes a record a workload, sampling and draft, and table_3.md and .tex made of them.
+
+    A run that was killed goes on when called again: records that are there are not made again.
+
+    Args:
+      output_dir: of the results.
+      workloads: targets, tasks and drafts.
+      samplings: temperatures and filters by a workload's name; "" = for those that have no own.
+      gamma: drafts a round, for alpha_loop and alpha_accepted.
+      batch_size: rows of a batch.
+      seed: of the random numbers.
+
+    Raises:
+      ValueError: for settings and files that make no sense.
+    """
+    names = [one.name for one in workloads]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"workloads {names}: give at least one, each a name of its own")
+    SpecConfig(gamma=gamma)
+    targets = [one.load() for one in workloads]  # all are there, before anything runs
+    about = dict(gamma=gamma, batch_size=batch_size, seed=seed)
+    records.claim(output_dir, experiment="acceptance", **about)
+    records.write_environment(output_dir)
+    for one, target in zip(workloads, targets, strict=True):
+        drafts = {name: draft.load(target) for name, draft in one.drafts.items()}
+        decoding = Decoding(max_new_tokens=one.max_new_tokens, batch_size=batch_size, seed=seed)
+        for sampling in samplings.get(one.name, samplings.get("", ())):
+            _measure_one(output_dir, one, target, drafts, sampling, decoding, gamma)
+    write_table(output_dir)
+
+
+def _measure_one(
+    output_dir: str,
+    workload: Workload,
+    target: Translator,
+    drafts: Mapping[str, Loaded],
+    sampling: Sampling,
+    decoding: Decoding,
+    gamma: int,
+) -> None:
+    """The records of a workload and sampling that are not there yet."""
+    outputs: list[Translated] = []
+    sources = [source for source, _ in workload.pairs()]
+    for name, (drafter, params) in drafts.items():
+        key = dict(experiment="acceptance", task=workload.name, draft=name, **sampling.as_key())
+        if records.is_there(output_dir, key):
+            continue
+        outputs = outputs or target_outputs(target, sources, sampling.of(decoding))
+        how = dict(settings=sampling.settings, draft_settings=sampling.draft_settings)
+        row = dict(target=workload.target, gamma=gamma, **key)
+        row |= alpha_on(outputs, target, drafter, params, **how)
+        row |= _in_the_loop(outputs, target, drafter, params, gamma=gamma, **how)
+        row["device"] = jax.devices()[0].device_kind
+        records.append(output_dir, row)
+        logger.info("%s, %s, %s: alpha %.3f", workload.name, sampling, name, row["alpha"])
+
+
+def _in_the_loop(
+    outputs: Sequence[Translated],
+    target: Translator,
+    drafter,
+    params: Any,
+    *,
+    settings: Settings,
+    draft_settings: Settings,
+    gamma: int,
+) -> dict[str, Any]:
+    """What the speculative loop itself says of the same requests."""
+    results = []
+    for batch in outputs:
+        longest = batch.decoded.tokens.shape[1]
+        config = SpecConfig(
+            gamma=gamma,
+            max_new_tokens=longest,
+            eos_id=EOS_ID,
+            pad_id=PAD_ID,
+            num_ids=target.vocabulary.num_ids,
+        )
+        is_real = jnp.arange(batch.prompt.shape[0]) < len(batch.indices)
+        result = speculative_decode(
+            PairParams(target.params, params),
+            batch.inputs,
+            batch.prompt,
+            batch.keys,
+            target=target.model,
+            drafter=drafter,
+            settings=settings,
+            draft_settings=draft_settings,
+            config=config,
+            limits=is_real * longest,
+        )
+        results.append(jax.device_get(result))
+    counts = metrics.summarize(results)
+    counts["num_examples"] = sum(len(batch.indices) for batch in outputs)
+    return {**counts, "alpha_by_position": metrics.alpha_by_position(counts["accept_counts"])}
+
+
+COLUMNS = {
+    "task": lambda row: row["task"],
+    "draft": lambda row: row["draft"],
+    "sampling": lambda row: str(_sampling(row)),
+    "alpha": lambda row: f"{row['alpha']:.3f} ± {row['alpha_standard_error']:.3f}",
+    "in the paper": lambda row: _paper(row),
+    "alpha\nloop": lambda row: f"{row['alpha_loop']:.3f}",
+    "alpha\naccepted": lambda row: f"{row['alpha_accepted']:.3f}",
+    "by position": lambda row: " ".join(f"{one:.2f}" for one in row["alpha_by_position"][:4]),
+    "beta's auto-\ncorrelation": lambda row: _number(row["beta_autocorrelation"]),
+    "tokens": lambda row: f"{row['num_alpha_tokens']:,}",
+}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _sampling(row: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{field.name: row[field.name] for field in dataclasses.fields(Sampling)})
+
+
+def _paper(row: Mapping[str, Any]) -> str:
+    found = paper.TABLE_3.get((row["task"], row["draft"]), {}).get(row["temperature"])
+    is_filtered = row["top_k"] or row["top_p"] < 1
+    return "-" if found is None or is_filtered else f"{found:.2f}"
+
+
+def write_table(output_dir: str) -> None:
+    """table_3.md and .tex, of the folder's records."""
+    rows = records.read(output_dir)
+    tables.show(tables.of("alpha (Table 3)", COLUMNS, rows))
+    tables.write(pathlib.Path(output_dir) / "table_3", COLUMNS, rows)

@@ -1,0 +1,152 @@
+"""Speed of every draft on every task: Tables 2 and 4 of the paper (arXiv 2211.17192).
+
+Batch 1, in turn with plain decoding, as in `compare`. gamma is the one that is predicted to be the
+fastest here, and beside it the paper's own.
+"""
+
+import dataclasses
+import itertools
+import logging
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from experiments import compare, paper, records, tables, tune
+from experiments.workloads import Sampling, Workload
+from specdec.config import check_count
+from specdec.text import TextPair
+
+logger = logging.getLogger(__name__)
+
+TUNED, PAPERS = "tuned", "paper's"
+
+
+def measure(
+    output_dir: str,
+    *,
+    workloads: Sequence[Workload],
+    temperatures: Sequence[float] = (0.0, 1.0),
+    gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 8),
+    paper_gammas: Mapping[float, int] | None = None,
+    num_sentences: int = 40,
+    num_tuned: int = 12,
+    seed: int = 0,
+) -> None:
+    """Writes a record a workload, draft, temperature and gamma, and table_2.md and .tex of them.
+
+    A run that was killed goes on when called again: records that are there are not made again.
+
+    Args:
+      output_dir: of the results.
+      workloads: targets, tasks and drafts.
+      temperatures: 0 is greedy.
+      gammas: that the tuner chooses from.
+      paper_gammas: by temperature, measured beside the tuned one; None = the tuned one alone.
+      num_sentences: the task's first.
+      num_tuned: of them, for tuning.
+      seed: of the random numbers.
+
+    Raises:
+      ValueError: for settings and files that make no sense.
+    """
+    check_count("num_tuned", num_tuned, least=1)
+    compare.check_seeds(seed, num_sentences)
+    targets = [one.load() for one in workloads]  # all are there, before anything runs
+    tuner = Tuner(output_dir, tuple(gammas), num_tuned, seed)
+    about = dict(num_sentences=num_sentences, num_tuned=num_tuned, gammas=list(gammas), seed=seed)
+    records.claim(output_dir, experiment="walltime", **about)
+    records.write_environment(output_dir)
+    for one, target in zip(workloads, targets, strict=True):
+        drafts = {name: draft.load(target) for name, draft in one.drafts.items()}
+        pairs = {name: one.pair_with(target, draft) for name, draft in drafts.items()}
+        sentences = one.pairs()[:num_sentences]
+        for (name, pair), temperature in itertools.product(pairs.items(), temperatures):
+            key = dict(task=one.name, draft=name, temperature=float(temperature))
+            tuned = tuner.gamma(key, pair, sentences, one.max_new_tokens)
+            wanted = {TUNED: tuned, PAPERS: (paper_gammas or {}).get(temperature)}
+            for choice, gamma in wanted.items():
+                full = dict(experiment="walltime", **key, choice=choice)
+                if gamma is None or records.is_there(output_dir, full):
+                    continue
+                row = dict(target=one.target, **full, device=jax.devices()[0].device_kind)
+                row |= _measured(pair, sentences, temperature, gamma, one.max_new_tokens, seed)
+                records.append(output_dir, row)
+                logger.info("%s: gamma %d, %.2f times", full, gamma, row["speedup"])
+    write_table(output_dir)
+
+
+def _measured(pair: TextPair, sentences, temperature, gamma: int, max_new_tokens, seed) -> dict:
+    if gamma == 0:  # plain decoding itself
+        return dict(gamma=0, speedup=1.0)
+    how = Sampling(temperature).settings
+    return compare.measure(pair, sentences, how, temperature, gamma, max_new_tokens, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuner:
+    """Chooses gamma by prediction; what it found is recorded, and not measured again.
+
+    Attributes:
+      output_dir: of the records.
+      gammas: to choose from.
+      num_sentences: to measure alpha on.
+      seed: of the random numbers.
+    """
+
+    output_dir: str
+    gammas: tuple[int, ...]
+    num_sentences: int
+    seed: int
+
+    def gamma(self, key: Mapping[str, Any], pair: TextPair, sentences, max_new_tokens) -> int:
+        """The gamma that is predicted to be the fastest, 0 if none beats plain decoding."""
+        key = dict(experiment="tune", **key)
+        found = records.find(self.output_dir, key)
+        if found is None:
+            texts = [text for text, _ in sentences[: self.num_sentences]]
+            how = Sampling(key["temperature"]).settings
+            pairs = {key["draft"]: pair}
+            rows = tune.predict(pairs, texts, how, self.gammas, max_new_tokens, self.seed)
+            found = {**max(rows, key=lambda row: row["prediction"]), **key}
+            records.append(self.output_dir, found)
+        return found["gamma"] if found["prediction"] > 1 else 0
+
+
+def _paper(row: Mapping[str, Any]) -> str:
+    key = (row["task"], row["draft"], row["temperature"])
+    for one in paper.TABLES_2_AND_4:
+        if (one.task, one.draft, one.temperature) == key:
+            return f"{one.speed:g} (gamma {one.gamma}, {one.expected:g} expected)"
+    return "-"
+
+
+def _if_measured(show):
+    return lambda row: show(row) if row["gamma"] else "-"
+
+
+COLUMNS = {
+    "task": lambda row: row["task"],
+    "draft": lambda row: row["draft"],
+    "T": lambda row: f"{row['temperature']:g}",
+    "gamma": lambda row: f"{row['gamma']} ({row['choice']})",
+    "alpha": _if_measured(lambda row: f"{row['alpha']:.3f}"),
+    "c": _if_measured(lambda row: f"{row['c']:.3f}"),
+    "r": _if_measured(lambda row: f"{row['verify_cost']:.2f}"),
+    "tokens\nper call": _if_measured(lambda row: f"{row['tokens_per_call']:.2f}"),
+    "speed-up\n[95 % interval]": _if_measured(
+        lambda row: f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+    ),
+    "Thm 3.8\nc alone": _if_measured(lambda row: f"{row['expected_speedup_c']:.2f}"),
+    "Thm 3.8\nc and r": _if_measured(lambda row: f"{row['expected_speedup']:.2f}"),
+    "accounted": _if_measured(lambda row: f"{row['accounted_speedup']:.2f}"),
+    "in the paper": _paper,
+}
+
+
+def write_table(output_dir: str) -> None:
+    """table_2.md and .tex, of the folder's records."""
+    rows = [row for row in records.read(output_dir) if row["experiment"] == "walltime"]
+    tables.show(tables.of("Speed (Tables 2 and 4)", COLUMNS, rows))
+    tables.write(pathlib.Path(output_dir) / "table_2", COLUMNS, rows)

@@ -1,0 +1,189 @@
+"""The experiments behind Tables 2 and 3 on toy models: every kind of draft, every reading, once."""
+
+import math
+
+import numpy as np
+import pytest
+import toys
+
+from experiments import acceptance, counts, drafts, records, samples, walltime
+from experiments.data import Task
+from experiments.translate import Decoding
+from experiments.translators import load_translator
+from experiments.workloads import Sampling, Workload
+from specdec import metrics
+from specdec.drafters.ngram import count_bigrams
+from specdec.vocabulary import Vocabulary
+
+NUM = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = toys.write_pair(tmp_path_factory.mktemp("toys"))
+    toys.write_language_models(folder)
+    text = [Task(str(folder / "sentences.tsv"))]
+    counts.count(str(folder), tasks=text, vocabulary=str(folder / "spiece.model"))
+    return folder
+
+
+def workload(folder, name="EnDe", **kinds):
+    is_lm = name == "LM"
+    columns = dict(source_column=None, target_column=0) if is_lm else {}
+    return Workload(
+        name=name,
+        target=str(folder / ("lm" if is_lm else "target")),
+        vocabulary=str(folder / "spiece.model"),
+        task=Task(str(folder / "sentences.tsv"), limit=NUM, **columns),
+        drafts=kinds,
+        prompt_tokens=2 if is_lm else None,
+        max_new_tokens=8,
+    )
+
+
+def all_kinds(folder):
+    path = str(folder / "bigrams.npz")
+    return dict(
+        uniform=drafts.Uniform(),
+        unigram=drafts.Unigram(path),
+        bigram=drafts.Bigram(path),
+        copy=drafts.Copy(),
+        small=drafts.Model(str(folder / "shared_draft")),
+        both=drafts.CopyOrModel(str(folder / "shared_draft")),
+    )
+
+
+def test_counts_are_those_of_the_text_and_of_its_vocabulary_only(folder):
+    words = Vocabulary(str(folder / "spiece.model"))
+    rows = [[*ids, 1] for ids in words.encode([target for _, target in toys.sentences()])]
+    table = counts.read(str(folder / "bigrams.npz"), words)
+    np.testing.assert_array_equal(table, count_bigrams(rows, words.num_ids))
+    other = Vocabulary("checkpoints/ende/spiece.model")
+    with pytest.raises(ValueError, match="another vocabulary"):
+        counts.read(str(folder / "bigrams.npz"), other)
+    with pytest.raises(ValueError, match="holds no bigram counts"):
+        counts.read(str(folder / "spiece.model"), words)
+
+
+@pytest.mark.parametrize("names", [("bigram", "small"), pytest.param(None, marks=pytest.mark.soak)])
+def test_every_draft_on_every_task_has_a_row_and_none_is_made_twice(folder, tmp_path, names):
+    kinds = all_kinds(folder)
+    kinds = {name: kinds[name] for name in names or kinds}
+    translation = workload(folder, **kinds)
+    language = workload(folder, "LM", lm=drafts.Model(str(folder / "lm_draft")))
+    loose = Sampling(1.0, top_k=5, is_draft_filtered=False)
+    samplings = {"": [Sampling(0.0)], "EnDe": [Sampling(0.0), loose]}
+
+    def call(workloads):
+        acceptance.measure(str(tmp_path), workloads=workloads, samplings=samplings, batch_size=4)
+        return records.read(str(tmp_path))
+
+    first = call([translation])
+    rows = call([translation, language])
+    assert rows[: len(first)] == first and len(rows) == 2 * len(kinds) + 1
+    for row in rows:
+        assert row["num_examples"] == NUM and row["num_alpha_tokens"] <= NUM * 8
+        assert 0 <= row["alpha"] <= 1 or row["draft"] == "copy"
+        assert row["alpha_by_position"] == metrics.alpha_by_position(row["accept_counts"])
+    table = (tmp_path / "table_3.md").read_text()
+    assert "T=1, top-k 5, draft unfiltered" in table and table.count("\n") == len(rows) + 2
+    # The paper's number stands beside a draft of the same name, unfiltered only.
+    assert table.count("| 0.75 |") == 1
+
+
+def test_a_filter_on_the_target_alone_changes_alpha_and_not_the_outputs(folder, tmp_path):
+    one = workload(folder, small=drafts.Model(str(folder / "shared_draft")))
+    both = [Sampling(1.0, top_k=3), Sampling(1.0, top_k=3, is_draft_filtered=False)]
+    acceptance.measure(str(tmp_path), workloads=[one], samplings={"": both}, batch_size=4)
+    filtered, unfiltered = records.read(str(tmp_path))
+    assert filtered["num_alpha_tokens"] == unfiltered["num_alpha_tokens"]
+    assert filtered["alpha"] != unfiltered["alpha"]
+
+
+@pytest.fixture
+def speeds(folder, tmp_path, monkeypatch):
+    """Measures Table 2 with one draft and the predictions given; gives its records."""
+    one = workload(folder, small=drafts.Model(str(folder / "shared_draft")))
+
+    def call(*predictions):
+        given = iter(predictions)
+        rows_of = lambda *args: [dict(gamma=2, prediction=next(given))]
+        monkeypatch.setattr(walltime.tune, "predict", rows_of)
+        walltime.measure(
+            str(tmp_path),
+            workloads=[one],
+            gammas=(2,),
+            paper_gammas={0.0: 3},
+            num_sentences=3,
+            num_tuned=1,
+        )
+        return records.read(str(tmp_path))
+
+    return call
+
+
+EXPECTED = [
+    *[("tune", 0.0, 2), ("walltime", 0.0, 2), ("walltime", 0.0, 3)],
+    *[("tune", 1.0, 2), ("walltime", 1.0, 0)],
+]
+
+
+def keys_of(rows):
+    return [(row["experiment"], row["temperature"], row["gamma"]) for row in rows]
+
+
+def test_both_gammas_are_measured_plain_decoding_is_an_answer_and_none_is_made_twice(
+    speeds, tmp_path, monkeypatch
+):
+    columns = "alpha c verify_cost tokens_per_call speedup speedup_low speedup_high"
+    columns += " expected_speedup expected_speedup_c accounted_speedup"
+    fake = lambda pair, sentences, how, temperature, gamma, *_: {
+        "gamma": gamma,
+        **dict.fromkeys(columns.split(), 1.5),
+    }
+    monkeypatch.setattr(walltime.compare, "measure", fake)
+    rows = speeds(1.5, 0.9)
+    assert keys_of(rows) == EXPECTED and speeds() == rows
+    table = (tmp_path / "table_2.md").read_text()
+    assert "3.4 (gamma 7, 3.2 expected)" in table and "0 (tuned)" in table
+
+
+@pytest.mark.soak
+def test_speeds_of_a_toy_pair(speeds):
+    rows = speeds(1.5, 0.9)
+    assert keys_of(rows) == EXPECTED
+    assert rows[1]["identical"] == 3 and math.isfinite(rows[1]["accounted_speedup"])
+
+
+def test_samples_are_the_models_own_and_the_same_every_time(folder, tmp_path):
+    def call(name):
+        samples.sample(
+            str(tmp_path / name),
+            model=str(folder / "lm"),
+            vocabulary=str(folder / "spiece.model"),
+            num_samples=5,
+            batch_size=4,
+            max_new_tokens=8,
+            least_words=2,
+        )
+        return (tmp_path / name / "samples.tsv").read_text()
+
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    texts = call("a")
+    assert texts == call("b") and len(set(texts.splitlines())) == 5
+    with pytest.raises(ValueError, match="give a decoder-only model"):
+        samples.sample(
+            str(tmp_path), model=str(folder / "target"), vocabulary=str(folder / "spiece.model")
+        )
+
+
+def test_prompts_of_a_decoder_only_target(folder):
+    model = load_translator(str(folder / "lm"), Vocabulary(str(folder / "spiece.model")))
+    language = workload(folder, "LM")
+    pair = language.pair_with(model, drafts.Model(str(folder / "lm_draft")).load(model))
+    with pytest.raises(ValueError, match=r"prompts of \[5, 12\] tokens in one batch"):
+        pair.request(["the dog", "the dog sees a tree"], 0)
+    (alone,) = pair.decode([""], gamma=2, max_new_tokens=6)
+    (plain,) = pair.decode([""], gamma=2, max_new_tokens=6, is_plain=True)
+    assert alone.tokens == plain.tokens
+    assert Decoding().settings == Sampling().settings
