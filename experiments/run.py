@@ -22,6 +22,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import gin
 from absl import app, flags
@@ -60,8 +61,16 @@ def rewrite_gin_flags(argv: Sequence[str]) -> list[str]:
     return [_GIN_FLAG.sub(r"--gin_bindings=\1 = \2", argument) for argument in argv]
 
 
-def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]):
+def parse_config(
+    files: Sequence[str],
+    bindings: Sequence[str],
+    search_paths: Sequence[str],
+    *,
+    is_whole: bool = True,
+) -> None:
     """Reads gin files, then command-line bindings, and refuses what would be ignored silently.
+
+    Where more is to come (`is_whole` is False), what is still missing is passed over.
 
     Raises:
       BadInput: for a file that is not there, a macro that no file knows, a parameter that its
@@ -73,7 +82,7 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
     try:
         with _without_log():
             gin.parse_config_files_and_bindings(files, None, finalize_config=False)
-        known = _macros()
+        known = macros()
         for binding in bindings:
             name = binding.split("=")[0].strip()
             if re.fullmatch(r"\w+", name) and name not in known:
@@ -81,7 +90,9 @@ def parse_config(files: Sequence[str], bindings: Sequence[str], search_paths: Se
                     f"no macro {name} in {', '.join(files)}; it knows {', '.join(sorted(known))}"
                 )
             _bind(binding)
-        for name, value in _macros().items():
+        if not is_whole:
+            return
+        for name, value in macros().items():
             if getattr(value, "selector", None) == "gin.REQUIRED" or "gin.REQUIRED" in repr(value):
                 raise BadInput(f"{name} has no value: give it with --gin.{name}=...")
         gin.finalize()
@@ -114,7 +125,7 @@ def _without_log() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _macros() -> dict[str, object]:
+def macros() -> dict[str, object]:
     """Macros that the configuration defines, with their values."""
     return {
         scope: parameters["value"]
@@ -150,7 +161,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join([message, *places]) if lines else type(error).__name__
 
 
-def _prepare_output_dir(output_dir: str | None, flag: str = "output_dir") -> pathlib.Path:
+def prepare_output_dir(output_dir: str | None, flag: str = "output_dir") -> pathlib.Path:
     if not output_dir:
         raise BadInput(f"no output folder: give one with --{flag}=DIR")
     folder = pathlib.Path(output_dir)
@@ -175,7 +186,7 @@ def _profiled(folder: str | None) -> Iterator[None]:
         return
     import jax
 
-    _prepare_output_dir(folder, "profile_dir")
+    prepare_output_dir(folder, "profile_dir")
     with jax.profiler.trace(folder):
         yield
 
@@ -193,7 +204,7 @@ def run(files, bindings, search_paths, output_dir, profile_dir=None) -> None:
     if not files:
         raise BadInput("no gin file: give one with --gin_file=FILE")
     parse_config(files, bindings, search_paths)
-    folder = _prepare_output_dir(output_dir)
+    folder = prepare_output_dir(output_dir)
     from specdec import compilation  # and with it JAX, for which mistakes need not wait
 
     try:
@@ -213,12 +224,17 @@ def _keep_config(folder: pathlib.Path) -> None:
     (folder / "config.gin").write_text(gin.operative_config_str())
 
 
-def main(argv: Sequence[str], settings: flags.FlagValues = flags.FLAGS) -> int:
+def main(
+    argv: Sequence[str],
+    settings: flags.FlagValues = flags.FLAGS,
+    run_fn: Callable[..., None] = run,
+) -> int:
     """Runs what the flags say.
 
     Args:
       argv: the program's name, and what is left on the command line besides flags.
       settings: flags with their values.
+      run_fn: `run`, or what takes its arguments.
 
     Returns:
       Exit status: 0, 2 for bad input or a run that failed, 130 if interrupted.
@@ -226,7 +242,7 @@ def main(argv: Sequence[str], settings: flags.FlagValues = flags.FLAGS) -> int:
     try:
         if argv[1:]:
             raise BadInput(f"{argv[1]!r} is no flag: write --gin_file=FILE, --gin.NAME=value")
-        run(
+        run_fn(
             settings.gin_file,
             settings.gin_bindings,
             settings.gin_search_paths,
@@ -275,14 +291,14 @@ def _keep_compiled_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 
-def start() -> None:
+def start(run_fn: Callable[..., None] = run) -> None:
     """The command."""
     _keep_compiled_programs()
     define_flags()
     # Our own progress lines, without the chatter of the libraries below.
     absl_logging.set_verbosity(absl_logging.WARNING)
     logging.getLogger("experiments").setLevel(logging.INFO)
-    app.run(main, flags_parser=parse_flags)
+    app.run(partial(main, run_fn=run_fn), flags_parser=parse_flags)
 
 
 if __name__ == "__main__":
