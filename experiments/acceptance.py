@@ -11,19 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from experiments import paper, records, tables
-from experiments.alphas import alpha_on, target_outputs
+from experiments.alphas import alpha_on, speculate_on, target_outputs
 from experiments.drafts import Loaded
 from experiments.translate import Decoding, Translated
 from experiments.translators import Translator
 from experiments.workloads import Sampling, Workload
 from specdec import metrics
 from specdec.config import SpecConfig
-from specdec.sampling import Settings
-from specdec.speculative import PairParams, speculative_decode
-from specdec.vocabulary import EOS_ID, PAD_ID
+from specdec.generation import Decoded
 
 logger = logging.getLogger(__name__)
 
@@ -88,47 +85,16 @@ def _measure_one(
         how = dict(settings=sampling.settings, draft_settings=sampling.draft_settings)
         row = dict(target=workload.target, gamma=gamma, **key)
         row |= alpha_on(outputs, target, drafter, params, **how)
-        row |= _in_the_loop(outputs, target, drafter, params, gamma=gamma, **how)
+        row |= loop_readings(
+            outputs, speculate_on(outputs, target, drafter, params, gamma=gamma, **how)
+        )
         row["device"] = jax.devices()[0].device_kind
         records.append(output_dir, row)
         logger.info("%s, %s, %s: alpha %.3f", workload.name, sampling, name, row["alpha"])
 
 
-def _in_the_loop(
-    outputs: Sequence[Translated],
-    target: Translator,
-    drafter,
-    params: Any,
-    *,
-    settings: Settings,
-    draft_settings: Settings,
-    gamma: int,
-) -> dict[str, Any]:
-    """What the speculative loop itself says of the same requests."""
-    results = []
-    for batch in outputs:
-        longest = batch.decoded.tokens.shape[1]
-        config = SpecConfig(
-            gamma=gamma,
-            max_new_tokens=longest,
-            eos_id=EOS_ID,
-            pad_id=PAD_ID,
-            num_ids=target.vocabulary.num_ids,
-        )
-        is_real = jnp.arange(batch.prompt.shape[0]) < len(batch.indices)
-        result = speculative_decode(
-            PairParams(target.params, params),
-            batch.inputs,
-            batch.prompt,
-            batch.keys,
-            target=target.model,
-            drafter=drafter,
-            settings=settings,
-            draft_settings=draft_settings,
-            config=config,
-            limits=is_real * longest,
-        )
-        results.append(jax.device_get(result))
+def loop_readings(outputs: Sequence[Translated], results: Sequence[Decoded]) -> dict[str, Any]:
+    """What the speculative loop itself says of the same requests, as entries of a record."""
     counts = metrics.summarize(results)
     counts["num_examples"] = sum(len(batch.indices) for batch in outputs)
     return {**counts, "alpha_by_position": metrics.alpha_by_position(counts["accept_counts"])}

@@ -6,6 +6,7 @@ Dimensions: B batch, N slots for outputs.
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,8 +14,9 @@ from experiments.translate import Decoding, Translated, translate_all
 from experiments.translators import Translator
 from specdec import metrics
 from specdec.config import SpecConfig
+from specdec.generation import Decoded
 from specdec.sampling import Settings
-from specdec.speculative import PairParams
+from specdec.speculative import PairParams, speculative_decode
 from specdec.types import Drafter
 from specdec.vocabulary import EOS_ID, PAD_ID
 
@@ -57,8 +59,30 @@ def alpha_on(
       drafter, draft_params: the draft.
       settings, draft_settings: how logits become p and q, by default alike.
     """
+    how = dict(settings=settings, draft_settings=draft_settings)
+    betas = values_on(outputs, translator, drafter, draft_params, **how)
+    alpha, error, num_tokens = metrics.mean_over_rows(betas)
+    return {
+        "alpha": alpha,
+        "alpha_standard_error": error,
+        "num_alpha_tokens": num_tokens,
+        "beta_autocorrelation": metrics.autocorrelation(betas),
+    }
+
+
+def values_on(
+    outputs: Sequence[Translated],
+    translator: Translator,
+    drafter: Drafter,
+    draft_params: Any,
+    *,
+    settings: Settings,
+    draft_settings: Settings | None = None,
+    **kwargs: Any,
+) -> list[np.ndarray]:
+    """beta (or another `statistic`, see `metrics.overlaps_on_tokens`) at every token: [N] a row."""
     config = SpecConfig(eos_id=EOS_ID, pad_id=PAD_ID, num_ids=translator.vocabulary.num_ids)
-    betas = []
+    values: list[np.ndarray] = []
     for batch in outputs:
         found = metrics.overlaps_on_tokens(
             PairParams(translator.params, draft_params),
@@ -72,12 +96,53 @@ def alpha_on(
             settings=settings,
             draft_settings=draft_settings,
             config=config,
+            **kwargs,
         )
-        betas += list(np.asarray(found)[: len(batch.indices)])
-    alpha, error, num_tokens = metrics.mean_over_rows(betas)
-    return {
-        "alpha": alpha,
-        "alpha_standard_error": error,
-        "num_alpha_tokens": num_tokens,
-        "beta_autocorrelation": metrics.autocorrelation(betas),
-    }
+        values += list(np.asarray(found)[: len(batch.indices)])
+    return values
+
+
+def speculate_on(
+    outputs: Sequence[Translated],
+    translator: Translator,
+    drafter: Drafter,
+    draft_params: Any,
+    *,
+    gamma: int,
+    **how: Any,
+) -> list[Decoded]:
+    """Speculative decoding of the requests that target outputs were made of, in the same batches.
+
+    Args:
+      outputs: see `target_outputs`; no row gets longer than the longest of its batch.
+      translator, drafter, draft_params: the target and the draft.
+      gamma: drafts a round.
+      how: settings, draft_settings, verify_fn, see `speculative_decode`.
+
+    Returns:
+      A result a batch, on the host; rows that fill a batch up are empty.
+    """
+    results = []
+    for batch in outputs:
+        longest = batch.decoded.tokens.shape[1]
+        config = SpecConfig(
+            gamma=gamma,
+            max_new_tokens=longest,
+            eos_id=EOS_ID,
+            pad_id=PAD_ID,
+            num_ids=translator.vocabulary.num_ids,
+        )
+        is_real = jnp.arange(batch.prompt.shape[0]) < len(batch.indices)
+        result = speculative_decode(
+            PairParams(translator.params, draft_params),
+            batch.inputs,
+            batch.prompt,
+            batch.keys,
+            target=translator.model,
+            drafter=drafter,
+            config=config,
+            limits=is_real * longest,
+            **how,
+        )
+        results.append(jax.device_get(result))
+    return results

@@ -205,13 +205,18 @@ def measure(
     }
 
 
-def decode_in_turn(pair: TextPair, texts: Sequence[str], how, config, seed: int) -> Run:
-    """Both ways over all texts, one at a time, in turn; who goes first alternates."""
+def decode_in_turn(
+    pair: TextPair, texts: Sequence[str], how, config, seed: int, verify_fn=None
+) -> Run:
+    """Both ways over all texts, one at a time, in turn; who goes first alternates.
+
+    verify_fn is the speculative way's rule, by default the exact one.
+    """
     requests = [pair.request([text], seed + number) for number, text in enumerate(texts)]
     size = buffer_length(config, prompt_length=1, slack=config.gamma + 1)
     run = {
         "plain": lambda request: pair.plain(request, how, config),
-        "fast": lambda request: pair.speculate(request, how, config),
+        "fast": lambda request: pair.speculate(request, how, config, verify_fn=verify_fn),
         "plain_encoder": lambda request: init_target(
             pair.params.target, *request[:2], model=pair.target, cache_length=size
         ),

@@ -13,7 +13,7 @@ and the loop tests a slot only if the drafts before it stood.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,9 @@ def summarize(results: Sequence[Decoded]) -> dict[str, Any]:
     }
 
 
+_OVERLAP = jax.tree_util.Partial(overlap)
+
+
 @partial(jax.jit, static_argnames=("target", "drafter", "config"))
 def overlaps_on_tokens(
     params: Any,
@@ -79,6 +82,7 @@ def overlaps_on_tokens(
     settings: Settings,
     config: SpecConfig,
     draft_settings: Settings | None = None,
+    statistic: Callable[[jax.Array, jax.Array], jax.Array] = _OVERLAP,
 ) -> jax.Array:
     """beta at every token of given outputs: what `alpha` is the mean of (Corollary 3.6).
 
@@ -93,9 +97,11 @@ def overlaps_on_tokens(
       lengths: [B] int32.
       keys: [B] typed keys.
       target, drafter, config: static; the config's gamma is ignored.
+      statistic: what to take of p and q [..., V] at each token, a `jax.tree_util.Partial`.
 
     Returns:
-      [B, N] float32: sum_x min(p, q); NaN beyond the lengths and where nothing was drafted.
+      [B, N] float32: by default sum_x min(p, q). NaN beyond the lengths, and where nothing was
+      drafted.
     """
     config = dataclasses.replace(config, gamma=1, max_new_tokens=tokens.shape[1], cache_length=None)
     num_ids = checked_num_ids(config, target, drafter)
@@ -120,9 +126,9 @@ def overlaps_on_tokens(
             settings=draft_settings or settings,
             config=config,
         )
-        p, q = rows.probs[:, 0], proposal.probs[:, 0]
-        shared = min(p.shape[-1], q.shape[-1])
-        beta = overlap(p[:, :shared], q[:, :shared])
+        p, q = rows.probs[:, 0], proposal.probs[:, 0, : target.vocab_size]
+        q = jnp.pad(q, [(0, 0), (0, p.shape[-1] - q.shape[-1])])
+        beta = statistic(p, q)
         beta = jnp.where(proposal.num_drafted > 0, beta, jnp.nan)
         return cache, draft_state, write_at(betas, beta[:, None], jnp.full_like(lengths, slot))
 

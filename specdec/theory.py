@@ -44,6 +44,26 @@ def d_lk(p, q):
     return abs(p - (p + q) / 2).sum(-1)
 
 
+def lenient_law(p, q, lenience):
+    """The law of a token under lenience l (A.5): [..., V] -> [..., V].
+
+    min(p(x) / l, q(x)) is drafted and accepted; what is rejected follows norm(max(0, p - q)), as in
+    `verification.verify_lenient_sampling`. Nowhere above p(x) / l; at l = 1 it is p.
+    """
+    xp = _numpy_of(p, q)
+    accepted = xp.minimum(p / lenience, q)
+    excess = xp.maximum(0.0, p - q)
+    total = excess.sum(-1, keepdims=True)
+    residual = xp.where(total > 0, excess / xp.where(total > 0, total, 1.0), p)
+    rejected = xp.maximum(0.0, 1 - accepted.sum(-1, keepdims=True))
+    return accepted + rejected * residual
+
+
+def lenience_shift(p, q, lenience):
+    """How far lenience moves a token's law, total variation distance to p: [..., V] -> [...]."""
+    return d_lk(lenient_law(p, q, lenience), p)
+
+
 def rejection_acceptance(p, q):
     """Acceptance of one-shot rejection sampling, 1 / M with M = max_x p(x) / q(x) (A.2).
 

@@ -103,3 +103,15 @@ def test_mean_over_rows_docstring_example():
 def test_mean_over_rows_of_equal_rows_has_no_error_and_of_none_is_nan():
     assert metrics.mean_over_rows([[1.0, 0.0]] * 9) == (0.5, 0.0, 18)
     assert np.isnan(metrics.mean_over_rows([[np.nan]])[0])
+
+
+def test_autocorrelation_docstring_example_and_its_edges():
+    assert metrics.autocorrelation([[1, 0, 1, 0]]) == pytest.approx(-1)
+    assert metrics.autocorrelation([[0, 0, 1], [1, 0, np.nan, 3]]) == pytest.approx(-0.5)
+    assert np.isnan(metrics.autocorrelation([[1], [0]]))
+    assert np.isnan(metrics.autocorrelation([[1, 1, 1]]))
+
+
+def test_alpha_by_position_docstring_example():
+    assert metrics.alpha_by_position([2, 1, 1]) == [2 / 4, 1 / 2]
+    assert metrics.alpha_by_position([3]) == []

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import toys
 
-from experiments import acceptance, counts, drafts, records, samples, walltime
+from experiments import (
+    acceptance,
+    counts,
+    drafts,
+    lenience,
+    records,
+    rejection,
+    samples,
+    walltime,
+)
 from experiments.data import Task
 from experiments.translate import Decoding
 from experiments.translators import load_translator
@@ -153,6 +162,52 @@ def test_speeds_of_a_toy_pair(speeds):
     rows = speeds(1.5, 0.9)
     assert keys_of(rows) == EXPECTED
     assert rows[1]["identical"] == 3 and math.isfinite(rows[1]["accounted_speedup"])
+
+
+def test_rejection_sampling_accepts_less(folder, tmp_path):
+    one = workload(folder, **{name: all_kinds(folder)[name] for name in ("bigram", "small")})
+    samplings = [Sampling(1.0)]
+    rejection.measure(str(tmp_path), workloads=[one], samplings=samplings, batch_size=4)
+    bigram, small = records.read(str(tmp_path))
+    assert 0 < bigram["rejection"] < bigram["alpha"] and bigram["never"] == 0
+    # This draft gives no logit to most ids: M is infinite wherever the target knows them.
+    assert small["rejection"] == 0 and small["never"] == 1 and small["alpha"] > 0
+
+
+@pytest.fixture
+def lenient(folder, tmp_path, monkeypatch):
+    """Measures Table 5 with one draft; gives its records."""
+
+    def call(temperatures):
+        lenience.measure(
+            str(tmp_path),
+            workload=workload(folder, small=drafts.Model(str(folder / "draft"))),
+            temperatures=temperatures,
+            leniences=(1.0, 0.1),
+            gamma=2,
+            num_timed=2,
+            batch_size=4,
+        )
+        return records.read(str(tmp_path))
+
+    return call
+
+
+def test_lenience_raises_alpha_and_moves_the_law(lenient, tmp_path, monkeypatch):
+    speeds = dict(speedup=1.5, speedup_low=1.4, speedup_high=1.6)
+    monkeypatch.setattr(lenience, "_timed", lambda *args: speeds)
+    exact, loose = lenient((1.0,))
+    assert exact["alpha"] < loose["alpha"] <= 1
+    assert exact["shift"] == pytest.approx(0, abs=1e-6) and loose["shift"] > 0.05
+    assert "| 0.62 |" in (tmp_path / "table_5.md").read_text()
+    assert lenient((1.0,)) == [exact, loose]
+
+
+@pytest.mark.soak
+def test_lenience_of_a_toy_pair_at_temperature_0(lenient):
+    exact, loose = lenient((0.0,))
+    assert exact["alpha"] <= loose["alpha"] and exact["shift"] is None
+    assert exact["speedup"] > 0
 
 
 def test_samples_are_the_models_own_and_the_same_every_time(folder, tmp_path):

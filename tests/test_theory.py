@@ -55,6 +55,30 @@ def test_expected_calls_of_a_long_even_output_are_equation_1s():
     assert 4000 / calls == pytest.approx(theory.expected_tokens(0.7, 4), rel=1e-3)
 
 
+def test_capped_geometric_docstring_example_and_its_mean():
+    np.testing.assert_allclose(theory.capped_geometric(0.5, 2), [0.5, 0.25, 0.25])
+    shares = theory.capped_geometric(0.8, 5)
+    assert shares.sum() == pytest.approx(1)
+    mean = 1 + np.dot(shares, np.arange(6))
+    assert mean == pytest.approx(theory.expected_tokens(0.8, 5))
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5, 0.1])
+def test_a_lenient_law_is_a_law_and_nowhere_above_its_bound(lenience):
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(6) / 3, (2, 200))
+    p[:50, 0], q[50:100, 1] = 0, 0
+    p, q = (law / law.sum(-1, keepdims=True) for law in (p, q))
+    law = theory.lenient_law(p, q, lenience)
+    np.testing.assert_allclose(law.sum(-1), 1)
+    assert (law >= 0).all() and (law <= p / lenience + 1e-12).all()
+    shift = theory.lenience_shift(p, q, lenience)
+    if lenience == 1:
+        np.testing.assert_allclose(law, p, atol=1e-12)
+    else:
+        assert shift.max() > 0.01 and (shift <= 1 / lenience - 1).all()
+
+
 def test_operations_factor_counts_what_is_thrown_away():
     assert theory.operations_factor(1.0, 3, 0.0) == 1.0
     assert theory.operations_factor(0.0, 3, 0.0) == 4.0
