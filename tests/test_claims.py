@@ -44,11 +44,8 @@ SPEEDS = [
         ("uniformly random", "EnDe T=1 0.0002", "holds"),
         ("an improving gamma", "alpha 0.60, c 0.05, 1.70x", "holds"),
         # (1 + .6) / (1 + .05) = 1.52
-        (
-            "it is at least",
-            "T=0 1.70 of 1.52; EnDe small T=1 1.50 of 1.52",
-            "doesn't here (1 of 2)",
-        ),
+        ("it is at least", "1.70 of 1.52; EnDe small T=1 1.50 of 1.52", "doesn't here (1 of 2)"),
+        ("a bigram, at next", "EnDe T=0 1.00", "doesn't here (0 of 1)"),
         ("outputs are identical", "EnDe small T=0 9/10", "holds"),
         ("reads of weights", "T=1 1.50 of 2.46", "doesn't here (2 of 3)"),
         ("acceptances are independent", "0.30", "doesn't here (0 of 4)"),
