@@ -237,10 +237,16 @@ def student_logits(
     *,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """Logits [B, T, V] of a student over the batch's targets; dropout where a key is given."""
+    """Logits [B, T, V] of a student over the batch's targets; dropout where a key is given.
+
+    [B, J, T, V] of one that predicts J tokens ahead: of row t the j-th is for target t + j.
+    """
     options: dict[str, Any] = {"deterministic": dropout_key is None}
     if dropout_key is not None:
         options["rngs"] = {"dropout": dropout_key}
+    if isinstance(config, GPTConfig) and config.num_ahead > 1:
+        options["method"] = GPT.full_pass_ahead
+        return GPT(config).apply({"params": params}, batch.decoder_inputs, **options)
     if isinstance(config, GPTConfig) or config.num_encoder_layers == 0:
         return _decoder_logits(config, params, batch, view.encoded, **options)
     return T5(config).apply(

@@ -14,6 +14,7 @@ from specdec.drafters import (
     BigramDrafter,
     CopyDrafter,
     CopyOrModelDrafter,
+    HeadsDrafter,
     RandomDrafter,
     UnigramDrafter,
 )
@@ -98,6 +99,19 @@ class CopyOrModel:
         model = Model(self.path).load(target)
         copy = Copy(self.longest, self.shortest).load(target)
         return Loaded(CopyOrModelDrafter(copy.drafter, model.drafter), model.params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """A model that drafts all gamma tokens in one run, from its checkpoint folder."""
+
+    path: str
+
+    def load(self, target: Translator) -> Loaded:
+        drafter, params = Model(self.path).load(target)
+        if getattr(drafter.model.config, "num_ahead", 1) < 2:
+            raise ValueError(f"{self.path!r} predicts one token ahead: load it as drafts.Model")
+        return Loaded(HeadsDrafter(drafter.model), params)
 
 
 @dataclasses.dataclass(frozen=True)

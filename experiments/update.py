@@ -146,15 +146,39 @@ class Updater:
         key = dropout_key if config.dropout_rate > 0 else None
         logits = student_logits(config, params, batch, view, dropout_key=key)
         log_q = losses.real_log_probs(logits, self.num_ids)
-        parts = {"cross_entropy": losses.cross_entropy(log_q, batch.targets)}
-        if rows is None and view.log_p is None:
-            return parts
-        log_p = view.log_p
-        if rows is not None:
-            log_p, log_q = merged_log_probs(rows, log_q)
-        parts["forward_kl"] = losses.forward_kl(log_p, log_q)
-        parts["tvd"] = losses.total_variation(log_p, log_q)
+        if log_q.ndim == 3:
+            return _losses(log_q, batch, view, rows)
+        # Each target's mean over the rows, of this place and before it, that predict it.
+        parts = [
+            _losses(jnp.roll(log_q[:, ahead], ahead, axis=1), batch, view, rows)
+            for ahead in range(log_q.shape[1])
+        ]
+        return jax.tree.map(lambda *values: _mean_of_predictions(jnp.stack(values)), *parts)
+
+
+def _losses(
+    log_q: jax.Array, batch: Batch, view: TargetView, rows: TopRows | None
+) -> dict[str, jax.Array]:
+    """`Updater._parts` of log-probabilities [B, T, K]."""
+    parts = {"cross_entropy": losses.cross_entropy(log_q, batch.targets)}
+    if rows is None and view.log_p is None:
         return parts
+    log_p = view.log_p
+    if rows is not None:
+        log_p, log_q = merged_log_probs(rows, log_q)
+    parts["forward_kl"] = losses.forward_kl(log_p, log_q)
+    parts["tvd"] = losses.total_variation(log_p, log_q)
+    return parts
+
+
+def _mean_of_predictions(values: jax.Array) -> jax.Array:
+    """[J, B, T] -> [B, T]: target t is predicted by rows t, t - 1 ... t - J + 1, if there are any.
+
+    Example: J = 2, values [[1, 2, 3]] and [[-, 4, 5]] -> [1, 3, 4].
+    """
+    ahead, slots = jnp.arange(values.shape[0])[:, None], jnp.arange(values.shape[2])
+    exists = (ahead <= slots)[:, None, :]
+    return jnp.where(exists, values, 0.0).sum(0) / exists.sum(0)
 
 
 def _means(parts: dict[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:

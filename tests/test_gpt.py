@@ -1,6 +1,7 @@
 """The decoder-only model: the contract, an independent pass, the paper's sizes, the loop's laws."""
 
 import collections
+import dataclasses
 import functools
 import itertools
 
@@ -14,7 +15,7 @@ import pytest
 
 from specdec import speculative
 from specdec.config import SpecConfig
-from specdec.drafters import ModelDrafter
+from specdec.drafters import HeadsDrafter, ModelDrafter
 from specdec.models import GPTConfig, GPTLanguageModel
 from specdec.models.gpt import CONFIGS, GPT
 from specdec.models.layers import relative_position_bucket
@@ -108,12 +109,15 @@ def test_greedy_speculation_is_plain_decoding():
     assert not checks.greedy_differences(pair(), gammas=(3,))
 
 
-def test_samples_follow_the_enumerated_law():
+@pytest.mark.parametrize("num_ahead", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_samples_follow_the_enumerated_law(num_ahead):
     """Three tokens of four ids, every sequence enumerated by full passes."""
     config = GPTConfig(**{**SHAPE, "vocab_size": 4}, num_layers=1)
     target = GPTLanguageModel(config)
-    params = speculative.PairParams(random_params(config), random_params(config, seed=1))
-    many = checks.Pair(target, ModelDrafter(target), params, jnp.arange(20_000))
+    draft = dataclasses.replace(config, num_ahead=num_ahead)
+    params = speculative.PairParams(random_params(config), random_params(draft, seed=1))
+    drafter = (ModelDrafter if num_ahead == 1 else HeadsDrafter)(GPTLanguageModel(draft))
+    many = checks.Pair(target, drafter, params, jnp.arange(20_000))
     how = SpecConfig(gamma=2, max_new_tokens=3, eos_id=checks.EOS)
     result = many.speculate(checks.keys(0, 20_000), how, settings(1.0))
     found = fakes.sequences(np.asarray(result.tokens), np.asarray(result.lengths))

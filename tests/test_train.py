@@ -18,6 +18,7 @@ from experiments.data import Task
 from experiments.run_state import read_curve
 from experiments.vocabulary import train_vocabulary
 from specdec.checkpoints import native
+from specdec.models import GPTConfig
 
 ROOT = pathlib.Path(__file__).parent.parent
 WORDS = "red blue green small large old new box door house tree road river stone light".split()
@@ -95,6 +96,25 @@ def test_asked_to_stop_it_saves_its_state_and_does_not_end_as_if_done(toy, tmp_p
         toy_run(tmp_path, toy)
     assert [path.name for path in tmp_path.glob("checkpoints/[0-9]*")] == ["10"]
     assert exported(tmp_path)
+
+
+def test_decoder_only_models_learn_from_text_and_from_each_other(toy, tmp_path):
+    students = "[@lm/distill.Student(), @heads/distill.Student()]"
+    text = [*toy, "data.Task.source_column = None", "data.Task.prefix = ''"]
+    toy_run(tmp_path / "lm", [*text, f"STUDENTS = {students}"])
+    rows = [row for row in read_curve(tmp_path / "lm") if row["kind"] == "train"]
+    for name in ("lm", "heads"):
+        assert rows[-1][name]["cross_entropy"] < 0.8 * rows[0][name]["cross_entropy"]
+        params, config = native.load(tmp_path / "lm/export" / name)
+        assert isinstance(config, GPTConfig)
+    assert config.num_ahead == 2 and "ahead_0" in params["decoder"]
+    taught = [f"TARGET = '{tmp_path / 'lm/export/lm'}'", f"STAGES = {KL_THEN_TVD}"]
+    heads = ["STUDENTS = [@heads/distill.Student()]", "reporting.Reports.heldout_every = 10"]
+    toy_run(tmp_path / "heads", [*text, *taught, *heads])
+    rows = [row for row in read_curve(tmp_path / "heads") if row["kind"] == "heldout"]
+    assert rows[-1]["heads"]["tvd"] < rows[0]["heads"]["tvd"] - 0.05
+    with pytest.raises(ValueError, match="distil like from like"):
+        toy_run(tmp_path / "both", [*text, *taught, "STUDENTS = [@whole/distill.Student()]"])
 
 
 @pytest.mark.parametrize("top_ids", [0, 8])

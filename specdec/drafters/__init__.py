@@ -1,6 +1,7 @@
 """Drafters: what proposes tokens to the target."""
 
 from specdec.drafters.combined import CopyOrModelDrafter
+from specdec.drafters.heads import HeadsDrafter
 from specdec.drafters.lookup import CopyDrafter
 from specdec.drafters.model import ModelDrafter, SharedEncoderDrafter
 from specdec.drafters.ngram import BigramDrafter, UnigramDrafter
@@ -10,6 +11,7 @@ __all__ = [
     "BigramDrafter",
     "CopyDrafter",
     "CopyOrModelDrafter",
+    "HeadsDrafter",
     "ModelDrafter",
     "RandomDrafter",
     "SharedEncoderDrafter",

@@ -1,10 +1,14 @@
 """A decoder-only language model: T5's decoder without an encoder, GELU, untied.
 
 Dimensions: B batch, T block, S cache slots, D model width, H heads, K width of a head,
-V vocabulary.
+J tokens ahead, V vocabulary.
 
 Leviathan et al. (arXiv 2211.17192, section 4.1) say of theirs no more than "GPT-like" and its
 sizes. Positions are T5's relative ones, so that no length is built in; parameter names follow t5x.
+
+With `num_ahead` J above 1 it also predicts the J - 1 tokens beyond the next, each by a layer of its
+own on the last hidden state (Stern et al., arXiv 1811.03115; Cai et al., arXiv 2401.10774): a
+non-autoregressive draft, see `drafters.heads`.
 """
 
 import dataclasses
@@ -15,6 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from specdec.buffers import read_at
 from specdec.models.layers import (
     Attention,
     FeedForward,
@@ -22,6 +27,7 @@ from specdec.models.layers import (
     RelativePositionBias,
     RMSNorm,
     checked_dtype,
+    dense,
     dropout,
     embedded,
     empty_slots,
@@ -37,6 +43,7 @@ class GPTConfig:
     Attributes:
       vocab_size: ids, V.
       d_model, d_ff, num_heads, head_dim, num_layers: widths and depth.
+      num_ahead: tokens that one run predicts, J.
       num_buckets, max_distance, dropout_rate, mixed_precision, dtype: see `t5.T5Config`.
     """
 
@@ -46,6 +53,7 @@ class GPTConfig:
     num_heads: int = 12
     head_dim: int = 64
     num_layers: int = 12
+    num_ahead: int = 1
     num_buckets: int = 32
     max_distance: int = 128
     dropout_rate: float = 0.0
@@ -56,6 +64,8 @@ class GPTConfig:
         object.__setattr__(self, "dtype", checked_dtype(self.dtype))
         if self.num_layers < 1:
             raise ValueError(f"num_layers={self.num_layers}: must be 1 or more")
+        if self.num_ahead < 1:
+            raise ValueError(f"num_ahead={self.num_ahead}: must be 1 or more")
 
     def without_training(self) -> "GPTConfig":
         """See `t5.T5Config`."""
@@ -109,6 +119,7 @@ class Decoder(nn.Module):
         self.decoder_norm = RMSNorm(config.dtype)
         self.dropout = dropout(config)
         self.logits_dense = LogitsDense(config)
+        self.ahead = [dense(config, config.d_model) for _ in range(1, config.num_ahead)]
 
     def init_cache(self, num_rows: int, size: int) -> GPTCache:
         slots = [empty_slots(self.config, num_rows, size, n) for n in range(len(self.layers))]
@@ -116,7 +127,7 @@ class Decoder(nn.Module):
         return GPTCache(keys, values, self.relpos_bias(-jnp.arange(size)))
 
     def __call__(self, x, cache: GPTCache, positions, deterministic: bool = True):
-        """x [B, T, D] embedded tokens at positions [B] -> logits [B, T, V] float32, cache."""
+        """x [B, T, D] embedded tokens at positions [B] -> hidden states [B, T, D], cache."""
         x = self.dropout(x, deterministic=deterministic)
         written = []
         for layer, *own in zip(self.layers, cache.keys, cache.values, strict=True):
@@ -124,8 +135,16 @@ class Decoder(nn.Module):
             written.append(own)
         keys, values = zip(*written, strict=True)
         x = self.dropout(self.decoder_norm(x), deterministic=deterministic)
-        logits = head_product(self.config, x, self.logits_dense())
-        return logits, cache.replace(keys=keys, values=values)
+        return x, cache.replace(keys=keys, values=values)
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Hidden states [B, T, D] -> logits of the next token [B, T, V] float32."""
+        return head_product(self.config, x, self.logits_dense())
+
+    def logits_ahead(self, x: jax.Array) -> jax.Array:
+        """Hidden states [B, T, D] -> logits of the next J tokens [B, J, T, V] float32."""
+        states = [x, *(x + nn.silu(layer(x)) for layer in self.ahead)]
+        return jnp.stack([self.logits(state) for state in states], axis=1)
 
 
 class GPT(nn.Module):
@@ -142,14 +161,28 @@ class GPT(nn.Module):
 
     def extend(self, cache: GPTCache, tokens, positions, deterministic: bool = True):
         """tokens [B, T] written at positions [B] -> logits [B, T, V] float32, cache."""
-        x = embedded(tokens, self.token_embedder.embedding, self.config.dtype)
-        return self.decoder(x, cache, positions, deterministic)
+        x, cache = self._hidden(cache, tokens, positions, deterministic)
+        return self.decoder.logits(x), cache
+
+    def extend_ahead(self, cache: GPTCache, tokens, positions, slots):
+        """As `extend`; logits [B, J, V] of the J tokens after entry slots[b] of the block."""
+        x, cache = self._hidden(cache, tokens, positions, True)
+        return self.decoder.logits_ahead(read_at(x, slots, 1))[:, :, 0], cache
 
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
         """tokens [B, T] -> logits [B, T, V]; row t has seen tokens 0..t."""
+        return self.full_pass_ahead(tokens, deterministic)[:, 0]
+
+    def full_pass_ahead(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """tokens [B, T] -> logits [B, J, T, V]; j of row t is for the token j + 1 after token t."""
         cache = self.init_cache(*tokens.shape)
         positions = jnp.zeros(tokens.shape[0], jnp.int32)
-        return self.extend(cache, tokens, positions, deterministic)[0]
+        x, _ = self._hidden(cache, tokens, positions, deterministic)
+        return self.decoder.logits_ahead(x)
+
+    def _hidden(self, cache: GPTCache, tokens, positions, deterministic: bool):
+        x = embedded(tokens, self.token_embedder.embedding, self.config.dtype)
+        return self.decoder(x, cache, positions, deterministic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +211,17 @@ class GPTLanguageModel:
     def extend(self, params: Any, cache: GPTCache, tokens: jax.Array, positions: jax.Array):
         """See `LanguageModel`."""
         return self._apply(params, cache, tokens, positions, method=GPT.extend)
+
+    def extend_ahead(
+        self,
+        params: Any,
+        cache: GPTCache,
+        tokens: jax.Array,
+        positions: jax.Array,
+        slots: jax.Array,
+    ) -> tuple[jax.Array, GPTCache]:
+        """As `extend`, but logits [B, J, V] of the J tokens after entry slots[b] of the block."""
+        return self._apply(params, cache, tokens, positions, slots, method=GPT.extend_ahead)
 
     def _apply(self, params, *args, method):
         return GPT(self.config).apply({"params": params}, *args, method=method)
