@@ -18,7 +18,7 @@ $(VENV)/baselines: $(VENV)/installed
 	@touch $@
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -m 'not soak'
+	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
 
 # What is slower: large samples, kills, real weights, other programs on the same weights.
 soak: $(VENV)/baselines

@@ -40,7 +40,7 @@ EXTRAS = {
     "baselines": ["ctranslate2", "torch==2.13.0", "transformers>=5.24"],
     "plots": ["matplotlib"],
     "notebooks": ["matplotlib", "nbclient", "nbformat", "ipykernel"],
-    "test": ["hypothesis", "matplotlib", "pytest", "ruff"],
+    "test": ["hypothesis", "matplotlib", "pytest", "pytest-xdist", "ruff"],
 }
 
 setup(

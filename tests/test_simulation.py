@@ -56,7 +56,8 @@ def only_draws(target, proposal, key):
     return Verdict(jnp.cumprod(stands).sum().astype(jnp.int32), jnp.int32(2))
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.soak), 1.0])
+@pytest.mark.soak
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_simulated_round_takes_the_operations_of_a_real_one(temperature):
     """Counted in the optimised program, so after XLA has removed what nobody consumes."""
     models = T5LanguageModel(toys.config(1)), T5LanguageModel(toys.config(1, d_model=16))

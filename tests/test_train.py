@@ -117,7 +117,7 @@ def test_decoder_only_models_learn_from_text_and_from_each_other(toy, tmp_path):
         toy_run(tmp_path / "both", [*text, *taught, "STUDENTS = [@whole/distill.Student()]"])
 
 
-@pytest.mark.parametrize("top_ids", [0, 8])
+@pytest.mark.parametrize("top_ids", [pytest.param(0, marks=pytest.mark.soak), 8])
 def test_distillation_lowers_the_tvd_to_the_target(toy, target, tmp_path, top_ids):
     bindings = [
         *toy,
