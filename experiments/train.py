@@ -25,7 +25,7 @@ from experiments.run_state import Checkpoints, Curve, check_identity
 from experiments.top_rows import TopRows, TopRowStore
 from experiments.update import TrainState, Updater
 from specdec.checkpoints import native
-from specdec.models import language_model
+from specdec.models import Config, language_model
 from specdec.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -148,17 +148,20 @@ class Run:
 
     def _identity(self, optimizer: Any) -> dict[str, Any]:
         """What a continuation shares with its run. What is set for training only may change."""
-        configs = {}
-        for name, student in self.students.items():
-            config = dataclasses.asdict(student.config.without_training())
-            config["dtype"] = jnp.dtype(config["dtype"]).name
-            configs[name] = {key: str(value) for key, value in config.items()}
         return {
-            "students": configs,
+            "students": {name: _as_text(one.config) for name, one in self.students.items()},
             "seed": self.seed,
             "vocabulary": self.vocabulary.digest,
             "optimizer": type(optimizer).__name__,
         }
+
+
+def _as_text(config: Config) -> dict[str, str]:
+    """A shape by what is not at its default: what later versions add leaves older runs open."""
+    config = config.without_training()
+    values = {field: getattr(config, field.name) for field in dataclasses.fields(config)}
+    changed = {field.name: str(value) for field, value in values.items() if value != field.default}
+    return {"kind": type(config).__name__, **changed}
 
 
 def train(
