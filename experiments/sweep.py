@@ -17,7 +17,7 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -30,9 +30,15 @@ Point = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Attributes: axes: the values of every macro, by its name; the last one varies fastest."""
+    """What to go through.
+
+    Attributes:
+      axes: the values of every macro, by its name; the last one varies fastest.
+      draw: draws all records into the output folder in the end; None = nothing is drawn.
+    """
 
     axes: Mapping[str, Sequence[Any]]
+    draw: Callable[[Sequence[Mapping[str, Any]], str], None] | None = None
 
     def __post_init__(self):
         for name, values in self.axes.items():
@@ -63,7 +69,8 @@ def sweep(
     """
     if not files:
         raise run.BadInput("no gin file: give one with --gin_file=FILE")
-    points = read_grid(files, bindings, search_paths).points()
+    grid = read_grid(files, bindings, search_paths)
+    points = grid.points()
     folder = run.prepare_output_dir(output_dir)
     configuration = dict(files=list(files), bindings=list(bindings))
     records.claim(output_dir, experiment="sweep", **configuration)
@@ -79,6 +86,8 @@ def sweep(
         gather(folder, points)
         left = (time.monotonic() - began) / (number + 1) * (len(missing) - number - 1)
         logger.info("%d/%d points, %.1f min left", number + 1, len(missing), left / 60)
+    if grid.draw is not None:
+        grid.draw(records.read(output_dir), output_dir)
 
 
 def read_grid(files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]) -> Grid:

@@ -9,9 +9,11 @@ import sys
 import time
 
 import gin
+import numpy as np
 import pytest
 
-from experiments import records, run, sweep
+from experiments import records, run, speedups, sweep
+from specdec import theory
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -96,6 +98,28 @@ def test_every_point_is_run_once_and_its_records_name_it(command, tmp_path):
     ]
     again = call(command, tmp_path)
     assert "4 points, 4 of them done" in again.stderr and len(calls(tmp_path)) == 4
+
+
+def test_a_sweep_of_comparisons_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    row = dict(speedup=1.7, speedup_low=1.6, speedup_high=1.8, alpha=0.7, c=0.05, verify_cost=1.1)
+    rows = [
+        {**row, "draft": f"drafts/{draft}", "gamma": gamma, "temperature": temperature}
+        for draft in ("small", "large")
+        for gamma in (4, 1, 2)
+        for temperature in (0.0, 1.0)
+    ]
+    panels = speedups.figure(rows).axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["T = 0", "T = 1"]
+    solid = next(line for line in panels[0].get_lines() if len(line.get_xdata()) == 4)
+    np.testing.assert_array_equal(solid.get_xdata(), [1, 2, 3, 4])
+    np.testing.assert_allclose(
+        solid.get_ydata(), theory.walltime_factor(0.7, solid.get_xdata(), 0.05)
+    )
+    speedups.draw(rows, str(tmp_path))
+    assert (tmp_path / "speedups.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="run the sweep first"):
+        speedups.figure([])
 
 
 def test_a_killed_sweep_goes_on_with_the_point_that_was_under_way(command, tmp_path):
