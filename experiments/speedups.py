@@ -35,7 +35,8 @@ def figure(rows: Sequence[Mapping[str, Any]]) -> Any:
             _draw(axes, pathlib.Path(draft).name, points, f"C{number}")
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(xlabel="gamma", ylabel="times as fast as plain decoding")
-        axes.legend(frameon=False, fontsize=8)
+        axes.set_ylim(bottom=min(0.6, axes.get_ylim()[0]))  # room for the legend below 1
+        axes.legend(frameon=False, fontsize=8, loc="lower left")
     return picture
 
 
