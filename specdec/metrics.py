@@ -177,9 +177,9 @@ def autocorrelation(rows: Sequence[np.ndarray]) -> float:
 def alpha_by_position(accept_counts: Sequence[int]) -> list[float]:
     """How often the draft at each position of a round stands, where those before it stand.
 
-    Independent acceptances would give alpha everywhere. A round that drafted less than gamma, or was
-    cut short by its row's end, counts as rejected at its next position: a draft that often drafts
-    nothing (a copy without a match) is low at the first.
+    Independent acceptances would give alpha everywhere. A round that drafted less than gamma, or
+    was cut short by its row's end, counts as rejected at its next position: a draft that often
+    drafts nothing (a copy without a match) is low at the first.
 
     Example: counts [2, 1, 1] (2 rounds of 0, 1 of 1, 1 of 2) -> 2 of 4 stand first, 1 of 2 next.
 
