@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from experiments import paper, records, tables
-from experiments.alphas import alpha_on, speculate_on, target_outputs
+from experiments.alphas import alpha_on, speculate_on
 from experiments.drafts import Loaded
 from experiments.translate import Decoding, Translated
 from experiments.translators import Translator
-from experiments.workloads import Sampling, Workload
+from experiments.workloads import Sampling, Workload, each_missing
 from specdec import metrics
 from specdec.config import SpecConfig
 from specdec.generation import Decoded
@@ -58,7 +58,7 @@ def measure(
     records.claim(output_dir, experiment="acceptance", **about)
     records.write_environment(output_dir)
     for one, target in zip(workloads, targets, strict=True):
-        drafts = {name: draft.load(target) for name, draft in one.drafts.items()}
+        drafts = one.load_drafts(target)
         decoding = Decoding(max_new_tokens=one.max_new_tokens, batch_size=batch_size, seed=seed)
         for sampling in samplings.get(one.name, samplings.get("", ())):
             _measure_one(output_dir, one, target, drafts, sampling, decoding, gamma)
@@ -75,13 +75,8 @@ def _measure_one(
     gamma: int,
 ) -> None:
     """The records of a workload and sampling that are not there yet."""
-    outputs: list[Translated] = []
-    sources = [source for source, _ in workload.pairs()]
-    for name, (drafter, params) in drafts.items():
-        key = dict(experiment="acceptance", task=workload.name, draft=name, **sampling.as_key())
-        if records.is_there(output_dir, key):
-            continue
-        outputs = outputs or target_outputs(target, sources, sampling.of(decoding))
+    about = (output_dir, "acceptance", workload, target, drafts, sampling, decoding)
+    for key, (drafter, params), outputs in each_missing(*about):
         how = dict(settings=sampling.settings, draft_settings=sampling.draft_settings)
         row = dict(target=workload.target, gamma=gamma, **key)
         row |= alpha_on(outputs, target, drafter, params, **how)
@@ -90,7 +85,7 @@ def _measure_one(
         )
         row["device"] = jax.devices()[0].device_kind
         records.append(output_dir, row)
-        logger.info("%s, %s, %s: alpha %.3f", workload.name, sampling, name, row["alpha"])
+        logger.info("%s, %s, %s: alpha %.3f", workload.name, sampling, key["draft"], row["alpha"])
 
 
 def loop_readings(outputs: Sequence[Translated], results: Sequence[Decoded]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def measure(
     records.claim(output_dir, experiment="lenience", target=workload.target, **about)
     records.write_environment(output_dir)
     decoding = Decoding(max_new_tokens=workload.max_new_tokens, batch_size=batch_size, seed=seed)
-    drafts = {name: draft.load(target) for name, draft in workload.drafts.items()}
+    drafts = workload.load_drafts(target)
     for temperature in temperatures:
         sampling = Sampling(temperature)
         outputs: list = []

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from experiments import records, tables
-from experiments.alphas import target_outputs, values_on
+from experiments.alphas import values_on
 from experiments.drafts import Loaded
 from experiments.translate import Decoding
 from experiments.translators import Translator
-from experiments.workloads import Sampling, Workload
+from experiments.workloads import Sampling, Workload, each_missing
 from specdec import metrics, theory
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def measure(
     records.write_environment(output_dir)
     for one, target in zip(workloads, targets, strict=True):
         decoding = Decoding(max_new_tokens=one.max_new_tokens, batch_size=batch_size, seed=seed)
-        drafts = {name: draft.load(target) for name, draft in one.drafts.items()}
+        drafts = one.load_drafts(target)
         for sampling in samplings:
             _measure_one(output_dir, one, target, drafts, sampling, decoding)
     rows = records.read(output_dir)
@@ -56,13 +56,8 @@ def _measure_one(
     sampling: Sampling,
     decoding: Decoding,
 ) -> None:
-    outputs: list = []
-    sources = [source for source, _ in workload.pairs()]
-    for name, draft in drafts.items():
-        key = dict(experiment="rejection", task=workload.name, draft=name, **sampling.as_key())
-        if records.is_there(output_dir, key):
-            continue
-        outputs = outputs or target_outputs(target, sources, sampling.of(decoding))
+    about = (output_dir, "rejection", workload, target, drafts, sampling, decoding)
+    for key, draft, outputs in each_missing(*about):
         how = dict(settings=sampling.settings, draft_settings=sampling.draft_settings)
         betas = values_on(outputs, target, *draft, **how)
         rejection = values_on(outputs, target, *draft, **how, statistic=_REJECTION)
@@ -76,7 +71,7 @@ def _measure_one(
         row |= dict(never=float((known == 0).mean()) if known.size else None)
         row["device"] = jax.devices()[0].device_kind
         records.append(output_dir, row)
-        logger.info("%s, %s: %.3f instead of %.3f", workload.name, name, mean, alpha)
+        logger.info("%s, %s: %.3f instead of %.3f", workload.name, key["draft"], mean, alpha)
 
 
 def _number(value: float | None) -> str:

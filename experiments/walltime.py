@@ -59,7 +59,7 @@ def measure(
     records.claim(output_dir, experiment="walltime", **about)
     records.write_environment(output_dir)
     for one, target in zip(workloads, targets, strict=True):
-        drafts = {name: draft.load(target) for name, draft in one.drafts.items()}
+        drafts = one.load_drafts(target)
         pairs = {name: one.pair_with(target, draft) for name, draft in drafts.items()}
         sentences = one.pairs()[:num_sentences]
         for (name, pair), temperature in itertools.product(pairs.items(), temperatures):

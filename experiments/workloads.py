@@ -1,12 +1,14 @@
 """A target at work on a task with the drafts to try: what the paper's tables have a block for."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from experiments import records
+from experiments.alphas import target_outputs
 from experiments.data import Task, read_pairs
 from experiments.drafts import Draft, Loaded
-from experiments.translate import Decoding
+from experiments.translate import Decoding, Translated
 from experiments.translators import Translator, load_translator
 from specdec import sampling
 from specdec.speculative import PairParams
@@ -52,6 +54,10 @@ class Workload:
             target.prompt_tokens,
         )
 
+    def load_drafts(self, target: Translator) -> dict[str, Loaded]:
+        """All drafts by name, beside the target."""
+        return {name: draft.load(target) for name, draft in self.drafts.items()}
+
     def pairs(self) -> list[tuple[str, str]]:
         """What the target goes on from, and the reference; of text without an input both is it."""
         return [(source or text, text) for source, text in read_pairs(self.task)]
@@ -78,8 +84,7 @@ class Sampling:
     @property
     def settings(self) -> sampling.Settings:
         """The target's."""
-        top_p = None if self.top_p == 1 else self.top_p
-        return sampling.settings(self.temperature, top_k=self.top_k or None, top_p=top_p)
+        return self.of(Decoding()).settings
 
     @property
     def draft_settings(self) -> sampling.Settings:
@@ -99,3 +104,26 @@ class Sampling:
         filters += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
         filters += ["draft unfiltered"] if filters and not self.is_draft_filtered else []
         return ", ".join([f"T={self.temperature:g}", *filters])
+
+
+def each_missing(
+    output_dir: str,
+    experiment: str,
+    workload: Workload,
+    target: Translator,
+    drafts: Mapping[str, Loaded],
+    sampling: Sampling,
+    decoding: Decoding,
+) -> Iterator[tuple[dict[str, Any], Loaded, list[Translated]]]:
+    """The drafts that have no record yet under a sampling.
+
+    Yields:
+      The record's key, the draft, and the target's outputs, made for the first of them.
+    """
+    outputs: list[Translated] = []
+    sources = [source for source, _ in workload.pairs()]
+    for name, draft in drafts.items():
+        key = dict(experiment=experiment, task=workload.name, draft=name, **sampling.as_key())
+        if not records.is_there(output_dir, key):
+            outputs = outputs or target_outputs(target, sources, sampling.of(decoding))
+            yield key, draft, outputs

@@ -94,11 +94,11 @@ def build(output: Path, sources: list[str], exclude: list[str], percent: float) 
         print(f"{source}: {len(found):,} pairs", flush=True)
     print("holding out documents", flush=True)
     result = split(extracted, percent, excluded)
-    _write(output / "train.tsv", ("\t".join(pair[:3]) + "\n" for pair in result.train))
-    _write(output / "heldout.tsv", ("\t".join(pair) + "\n" for pair in result.heldout))
+    write_lines(output / "train.tsv", ("\t".join(pair[:3]) + "\n" for pair in result.train))
+    write_lines(output / "heldout.tsv", ("\t".join(pair) + "\n" for pair in result.heldout))
     for name, pairs in (("test.tsv", pairs_to_score), ("demo.tsv", pairs_to_show)):
-        _write(output / name, ("\t".join(pair) + "\n" for pair in pairs(result.heldout)))
-    _write(output / "card.md", [card(result, counts, percent)])
+        write_lines(output / name, ("\t".join(pair) + "\n" for pair in pairs(result.heldout)))
+    write_lines(output / "card.md", [card(result, counts, percent)])
     numbers = f"{len(result.train):,} training and {len(result.heldout):,} held-out pairs"
     print(f"wrote {numbers}, and card.md, to {output}")
 
@@ -132,7 +132,7 @@ def _require_writable(output: Path) -> None:
         ) from error
 
 
-def _write(path: Path, lines) -> None:
+def write_lines(path: Path, lines) -> None:
     # Renamed when whole: a full disk or an interruption leaves no half file of that name.
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:

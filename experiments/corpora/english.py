@@ -16,7 +16,6 @@ every build holds out the same; nothing that stands in a held-out part stays in 
 """
 
 import gzip
-import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,11 +24,13 @@ from pathlib import Path
 from absl import app, flags
 
 from experiments.corpora import restore
+from experiments.corpora.build import write_lines
+from experiments.corpora.heldout import is_held_out
 from experiments.corpora.packages import CorpusError
 from experiments.corpora.pairs import one_line, words
 from experiments.corpora.passages import passages
 
-HELDOUT = 0.01
+HELDOUT_PERCENT = 1.0
 RUN = 40  # neighbouring entries that are held out together, or not
 DIALOGUE_WORDS = 90
 Row = tuple[str, ...]
@@ -50,19 +51,21 @@ def paragraphs(path: Path) -> Iterator[str]:
         yield from (line for line in map(one_line, lines) if line)
 
 
-def split(named: Iterable[tuple[str, Iterable[Row]]]) -> tuple[list[Row], list[Row]]:
+def split(
+    named: Iterable[tuple[str, Iterable[Row]]], column: int = -1
+) -> tuple[list[Row], list[Row]]:
     """Training and held-out rows of named sequences.
 
-    Each row once; a training row whose last column says what a held-out one does is left out.
+    Each row once; a training row that says what a held-out one does in `column` is left out.
     """
     training: dict[Row, None] = {}
     heldout: dict[Row, None] = {}
     for name, rows in named:
         for number, row in enumerate(rows):
-            is_held = _share(f"{name}/{number // RUN}") < HELDOUT
+            is_held = is_held_out(name, str(number // RUN), HELDOUT_PERCENT)
             (heldout if is_held else training)[row] = None
-    seen = {words(row[-1]) for row in heldout}
-    return [row for row in training if words(row[-1]) not in seen], list(heldout)
+    seen = {words(row[column]) for row in heldout}
+    return [row for row in training if words(row[column]) not in seen], list(heldout)
 
 
 def dialogues(scenes: Iterable[dict]) -> Iterator[Row]:
@@ -93,7 +96,7 @@ def build(text: Path, output: Path, prose: list[str], descriptions, scenes) -> N
         return (one for line in paragraphs(files[name]) for one in passages(line, **lengths))
 
     rows = ((name, ((one, name) for one in of(name))) for name in files)
-    _write(output, "lm", _by_passage(rows))
+    _write(output, "lm", split(rows, column=0))
     lengths = dict(shortest=restore.SHORTEST, longest=restore.LONGEST)
     rows = ((name, ((restore.stripped(one), one) for one in of(name, **lengths))) for name in prose)
     _write(output, "restore", split(rows))
@@ -104,24 +107,11 @@ def build(text: Path, output: Path, prose: list[str], descriptions, scenes) -> N
         _write(output, "dialogue", split([("scenes", dialogues(scenes))]))
 
 
-def _by_passage(named) -> tuple[list[Row], list[Row]]:
-    # `split` tells rows apart by their last column, which here is the file's name.
-    turned = ((name, ((file, passage) for passage, file in rows)) for name, rows in named)
-    train, heldout = split(turned)
-    return [row[::-1] for row in train], [row[::-1] for row in heldout]
-
-
 def _write(output: Path, task: str, parts: tuple[list[Row], list[Row]]) -> None:
     for part, rows in zip(("train", "heldout"), parts, strict=True):
         path = output / f"{task}_{part}.tsv"
-        whole = path.with_name(path.name + ".part")
-        whole.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
-        whole.replace(path)
+        write_lines(path, ("\t".join(row) + "\n" for row in rows))
     print(f"{task}: {len(parts[0]):,} to train on, {len(parts[1]):,} held out", flush=True)
-
-
-def _share(name: str) -> float:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
 
 
 def _json(path: str | None):
