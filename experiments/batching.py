@@ -1,8 +1,8 @@
 """Batches of few static shapes, in an order that follows from seed and step number alone.
 
-Dimensions: B batch, E encoder length, T decoder length; E = T = the bucket's length.
+Dimensions: B batch, E encoder length, T decoder length.
 
-A pair goes to the shortest bucket that holds both of its sides. Every bucket has its own batch
+A pair goes to the smallest bucket that holds both of its sides. Every bucket has its own batch
 size, so that all batches cost about the same; the last batch of a bucket is filled up with empty
 rows (length 0), so no pair is left out.
 """
@@ -39,37 +39,51 @@ class Buckets:
     """The static shapes; each costs a compile.
 
     Attributes:
-      lengths: ascending; the last one is the longest side a pair may have.
-      slots_per_batch: target slots of a batch, padding included; a bucket's batch size is this
-        over its length.
+      lengths: of both sides, or pairs of an encoder's and a decoder's; E + T ascends. The last
+        bucket holds the longest pair there may be.
+      slots_per_batch: of a batch, padding included, the mean of both sides; a bucket's batch size
+        is this over the mean of its lengths.
+
+    Example: lengths (16, (96, 24), 64) are batches of [16, 16], [96, 24] and [64, 64]; the last
+    one is refused, because it holds no input of 96.
     """
 
-    lengths: Sequence[int] = (16, 24, 40, 64, 96)
+    lengths: Sequence[int | tuple[int, int]] = (16, 24, 40, 64, 96)
     slots_per_batch: int = 3072
 
     def __post_init__(self):
         object.__setattr__(self, "lengths", tuple(self.lengths))
-        is_ascending = list(self.lengths) == sorted(set(self.lengths))
-        if not self.lengths or not is_ascending or self.lengths[0] < 2:
+        sums = [sum(shape) for shape in self.shapes]
+        if not sums or sums != sorted(set(sums)) or min(map(min, self.shapes)) < 2:
             raise ValueError(f"bucket lengths {self.lengths}: must ascend, from 2 or more")
-        if self.slots_per_batch < self.max_length:
+        if self.max_lengths != tuple(map(max, zip(*self.shapes, strict=True))):
+            raise ValueError(
+                f"bucket lengths {self.lengths}: the last one must be the longest on both sides"
+            )
+        if not self.batch_size(self.max_lengths):
             raise ValueError(
                 f"slots_per_batch={self.slots_per_batch} holds no row of the longest bucket, "
-                f"{self.max_length}: raise it or shorten the buckets"
+                f"{self.lengths[-1]}: raise it or shorten the buckets"
             )
 
     @property
-    def max_length(self) -> int:
-        return self.lengths[-1]
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(E, T) of every bucket."""
+        return tuple((one, one) if isinstance(one, int) else tuple(one) for one in self.lengths)
 
-    def batch_size(self, length: int) -> int:
-        return self.slots_per_batch // length
+    @property
+    def max_lengths(self) -> tuple[int, int]:
+        """(E, T) of the longest pair."""
+        return self.shapes[-1]
+
+    def batch_size(self, shape: tuple[int, int]) -> int:
+        return 2 * self.slots_per_batch // sum(shape)
 
 
 class Planned(NamedTuple):
-    """A batch to be: its bucket's length, and the examples [<= B] that fill it."""
+    """A batch to be: its bucket's (E, T), and the examples [<= B] that fill it."""
 
-    length: int
+    shape: tuple[int, int]
     indices: np.ndarray
 
 
@@ -111,29 +125,29 @@ def _select(examples: Examples, weights: Sequence[float], *, seed: int, epoch: i
 
 
 def _fill(examples: Examples, chosen: np.ndarray, buckets: Buckets) -> list[Planned]:
-    longest_side = np.maximum(examples.input_lengths, examples.target_lengths)[chosen]
-    bucket_ids = np.searchsorted(buckets.lengths, longest_side)
+    sides = np.stack([examples.input_lengths, examples.target_lengths], axis=-1)[chosen]
+    fits = (sides[:, None] <= np.array(buckets.shapes)).all(axis=-1)
+    bucket_ids = np.argmax(fits, axis=-1)  # the first one
     planned = []
-    for bucket_id, length in enumerate(buckets.lengths):
+    for bucket_id, shape in enumerate(buckets.shapes):
         members = chosen[bucket_ids == bucket_id]
-        size = buckets.batch_size(length)
+        size = buckets.batch_size(shape)
         starts = range(0, len(members), size)
-        planned += [Planned(length, members[start : start + size]) for start in starts]
+        planned += [Planned(shape, members[start : start + size]) for start in starts]
     return planned
 
 
 def make_batch(examples: Examples, planned: Planned, buckets: Buckets) -> Batch:
     """The arrays of a planned batch."""
-    shape = (buckets.batch_size(planned.length), planned.length)
-    inputs = np.full(shape, PAD_ID, np.int32)
-    targets = np.full(shape, PAD_ID, np.int32)
-    input_lengths, target_lengths = np.zeros((2, shape[0]), np.int32)
+    size = buckets.batch_size(planned.shape)
+    inputs, targets = (np.full((size, length), PAD_ID, np.int32) for length in planned.shape)
+    input_lengths, target_lengths = np.zeros((2, size), np.int32)
     for row, index in enumerate(planned.indices):
         source, target = examples.input(index), examples.target(index)
         inputs[row, : len(source)] = source
         targets[row, : len(target)] = target
         input_lengths[row], target_lengths[row] = len(source), len(target)
-    start = np.full((shape[0], 1), START_ID, np.int32)
+    start = np.full((size, 1), START_ID, np.int32)
     decoder_inputs = np.concatenate([start, targets[:, :-1]], axis=1)
     return Batch(inputs, input_lengths, decoder_inputs, targets, target_lengths)
 

@@ -142,8 +142,10 @@ class Examples:
         return self.targets[self.target_starts[index] : self.target_starts[index + 1]]
 
 
-def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Examples, int]:
-    """Tokenises the tasks; pairs with a side over `max_length` ids (EOS included) are dropped.
+def tokenize(
+    tasks: Sequence[Task], vocabulary, *, max_lengths: tuple[int, int]
+) -> tuple[Examples, int]:
+    """Tokenises the tasks; pairs with a side over its `max_lengths` ids, EOS too, are dropped.
 
     Returns:
       The examples, and the number of pairs dropped.
@@ -154,7 +156,7 @@ def tokenize(tasks: Sequence[Task], vocabulary, *, max_length: int) -> tuple[Exa
         sources = vocabulary.encode([task.prefix + source for source, _ in pairs])
         outputs = vocabulary.encode([target for _, target in pairs])
         for source, output in zip(sources, outputs, strict=True):
-            if max(len(source), len(output)) + 1 > max_length:
+            if len(source) >= max_lengths[0] or len(output) >= max_lengths[1]:
                 num_dropped += 1
                 continue
             inputs.append([*source, vocabulary.eos_id])
@@ -178,7 +180,7 @@ def from_lists(inputs, targets, task_ids=None) -> Examples:
 
 
 def load_examples(
-    tasks: Sequence[Task], vocabulary, *, max_length: int, cache_dir: str
+    tasks: Sequence[Task], vocabulary, *, max_lengths: tuple[int, int], cache_dir: str
 ) -> Examples:
     """`tokenize`, done once per content of files, vocabulary and settings.
 
@@ -190,19 +192,19 @@ def load_examples(
             f"{vocabulary.num_pieces} pieces: examples are stored as 16-bit ids; make a "
             "vocabulary of at most 65536"
         )
-    path = pathlib.Path(cache_dir) / f"examples-{_key(tasks, vocabulary, max_length)}.npz"
+    path = pathlib.Path(cache_dir) / f"examples-{_key(tasks, vocabulary, max_lengths)}.npz"
     if path.is_file():
         with np.load(path) as stored:
             return Examples(**stored)
-    examples, num_dropped = tokenize(tasks, vocabulary, max_length=max_length)
+    examples, num_dropped = tokenize(tasks, vocabulary, max_lengths=max_lengths)
     print(
         f"tokenised {len(examples)} pairs, {len(examples.inputs)} input and "
-        f"{len(examples.targets)} target tokens; dropped {num_dropped} over {max_length} tokens"
+        f"{len(examples.targets)} target tokens; dropped {num_dropped} over {max_lengths} tokens"
     )
     if not len(examples):
         raise ValueError(
-            f"no pair of {[task.path for task in tasks]} is left at max_length={max_length} "
-            f"({num_dropped} dropped): raise max_length or check the tasks' columns and filters"
+            f"no pair of {[task.path for task in tasks]} is left at max_lengths={max_lengths} "
+            f"({num_dropped} dropped): raise max_lengths or check the tasks' columns and filters"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp.npz")
@@ -211,9 +213,9 @@ def load_examples(
     return examples
 
 
-def _key(tasks: Sequence[Task], vocabulary, max_length: int) -> str:
+def _key(tasks: Sequence[Task], vocabulary, max_lengths) -> str:
     """A hash of all that tokenised examples depend on. Weights and file names are not part."""
-    parts = [vocabulary.digest, max_length]
+    parts = [vocabulary.digest, max_lengths]
     for task in tasks:
         settings = dataclasses.asdict(task)
         content = hashlib.sha256(pathlib.Path(settings.pop("path")).read_bytes()).hexdigest()

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.batching import Batch, Buckets, make_batch, plan_in_order
+from experiments.batching import Batch, Buckets, Planned, make_batch, plan_in_order
 from experiments.data import Examples
 from experiments.distill import Target
 from experiments.quality import quality
@@ -60,7 +60,7 @@ def translation_scores(
     examples: Examples,
     indices: Sequence[int],
     vocabulary: Vocabulary,
-    max_length: int,
+    max_lengths: tuple[int, int],
 ) -> Metrics:
     """`quality` of greedy outputs, by student."""
     references = [vocabulary.decode(examples.target(index)) for index in indices]
@@ -70,14 +70,14 @@ def translation_scores(
             continue  # nothing to translate
         outputs = []
         for start in range(0, len(indices), _ROWS):
-            batch = _encoder_batch(examples, indices[start : start + _ROWS], max_length)
+            batch = _encoder_batch(examples, indices[start : start + _ROWS], max_lengths)
             encoded = _encode(config, params[name], target, batch)
             tokens = greedy(
                 params[name],
                 encoded,
                 batch.input_lengths,
                 config=config,
-                max_length=max_length,
+                max_length=max_lengths[1],
                 num_ids=updater.num_ids,
             )
             outputs += [vocabulary.decode(row) for row in np.asarray(tokens)]
@@ -85,11 +85,12 @@ def translation_scores(
     return scores
 
 
-def _encoder_batch(examples: Examples, indices: Sequence[int], max_length: int) -> Batch:
-    """One static shape, [_ROWS, max_length], whatever the sentences: a single compile."""
-    buckets = Buckets((max_length,), slots_per_batch=_ROWS * max_length)
-    planned = plan_in_order(examples, buckets)[0]._replace(indices=np.asarray(indices))
-    return make_batch(examples, planned, buckets)
+def _encoder_batch(
+    examples: Examples, indices: Sequence[int], max_lengths: tuple[int, int]
+) -> Batch:
+    """Static shapes [_ROWS, E] and [_ROWS, T], whatever the sentences: a single compile."""
+    buckets = Buckets([max_lengths], slots_per_batch=-(-_ROWS * sum(max_lengths) // 2))
+    return make_batch(examples, Planned(max_lengths, np.asarray(indices)), buckets)
 
 
 def _encode(config: T5Config, params: Any, target: Target | None, batch: Batch) -> jax.Array:

@@ -270,8 +270,8 @@ class LossMeter:
 
     def measure(self, task: Task) -> tuple[float, int, int]:
         """Loss, tokens that it is the mean of, and pairs that were too long for it."""
-        max_length = _LOSS_BUCKETS.max_length
-        examples, num_dropped = tokenize([task], self._vocabulary, max_length=max_length)
+        max_lengths = _LOSS_BUCKETS.max_lengths
+        examples, num_dropped = tokenize([task], self._vocabulary, max_lengths=max_lengths)
         if not len(examples):
             return float("nan"), 0, num_dropped
         losses = heldout_losses(

@@ -108,7 +108,7 @@ class TopRowStore:
 
     def rows(self, examples: Examples, planned: Planned, buckets: Buckets) -> TopRows:
         """The stored rows of a planned batch."""
-        shape = (buckets.batch_size(planned.length), planned.length, self.size)
+        shape = (buckets.batch_size(planned.shape), planned.shape[1], self.size)
         ids = np.zeros(shape, np.int32)
         # Empty slots hold a proper law, too: NaN there would spoil gradients through the mask.
         log_probs = np.full(shape, -np.log(self.size + 1), np.float32)

@@ -134,7 +134,7 @@ class Run:
         return load_examples(
             tasks,
             self.vocabulary,
-            max_length=self.buckets.max_length,
+            max_lengths=self.buckets.max_lengths,
             cache_dir=str(self.output_dir / "cache"),
         )
 
@@ -274,7 +274,7 @@ def test(run: Run, params: Any, step: int, steps: int, *, reports: Reports, curv
             examples=examples,
             indices=evaluation.sample_evenly(examples, reports.num_scored),
             vocabulary=run.vocabulary,
-            max_length=run.buckets.max_length,
+            max_lengths=run.buckets.max_lengths,
         )
         report_heldout(curve, "scores", scores, step=step)
 

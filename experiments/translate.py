@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import distill, records
-from experiments.batching import Planned
 from experiments.data import Task, read_pairs
 from experiments.translators import Translator, load_translator
 from specdec.autoregressive import autoregressive_decode
@@ -126,13 +125,13 @@ def translate_all(
         num_ids=translator.vocabulary.num_ids,
     )
     base_key = jax.random.key(decoding.seed)
-    for planned in plan([len(row) for row in rows], decoding):
-        if all(index in done for index in planned.indices):
+    for length, indices in plan([len(row) for row in rows], decoding):
+        if all(index in done for index in indices):
             continue
         size = decoding.batch_size
-        row_ids = np.resize(planned.indices, size)
+        row_ids = np.resize(indices, size)
         if translator.model.has_encoder:
-            inputs = _padded([rows[index] for index in planned.indices], (size, planned.length))
+            inputs = _padded([rows[index] for index in indices], (size, length))
             prompt = jnp.full((size, 1), START_ID, jnp.int32)
         else:
             inputs = jnp.zeros(size)
@@ -148,9 +147,9 @@ def translate_all(
             model=translator.model,
             settings=decoding.settings,
             config=config,
-            limits=jnp.where(np.arange(size) < len(planned.indices), decoding.max_new_tokens, 0),
+            limits=jnp.where(np.arange(size) < len(indices), decoding.max_new_tokens, 0),
         )
-        yield Translated(planned.indices, inputs, prompt, keys, jax.device_get(decoded))
+        yield Translated(indices, inputs, prompt, keys, jax.device_get(decoded))
 
 
 def encode_sources(translator: Translator, sources: Sequence[str]) -> list[list[int]]:
@@ -159,7 +158,7 @@ def encode_sources(translator: Translator, sources: Sequence[str]) -> list[list[
     return [[*ids, EOS_ID] for ids in translator.vocabulary.encode(texts)]
 
 
-def plan(lengths: Sequence[int], decoding: Decoding) -> list[Planned]:
+def plan(lengths: Sequence[int], decoding: Decoding) -> list[tuple[int, np.ndarray]]:
     """Batches of sources by length: neighbours in a batch end at about the same step.
 
     Example: lengths [3, 9, 2, 5, 4], buckets (4, 8), batch_size 2 -> sources 2 and 0, then 4, at
@@ -172,7 +171,7 @@ def plan(lengths: Sequence[int], decoding: Decoding) -> list[Planned]:
     for bucket_id, length in enumerate(decoding.buckets):
         members = order[bucket_ids == bucket_id]
         for start in range(0, len(members), decoding.batch_size):
-            planned.append(Planned(length, members[start : start + decoding.batch_size]))
+            planned.append((length, members[start : start + decoding.batch_size]))
     return planned
 
 

@@ -111,16 +111,16 @@ def test_ids_are_sorted_by_how_often_outputs_use_them_and_texts_are_split_as_bef
 def test_examples_are_tokenised_once_and_over_long_pairs_dropped(spoken, tmp_path, capsys):
     task, vocabulary = spoken
     cache = str(tmp_path / "cache")
-    first = load_examples([task], vocabulary, max_length=64, cache_dir=cache)
+    first = load_examples([task], vocabulary, max_lengths=(64, 64), cache_dir=cache)
     assert "dropped 0" in capsys.readouterr().out
-    again = load_examples([task], vocabulary, max_length=64, cache_dir=cache)
+    again = load_examples([task], vocabulary, max_lengths=(64, 64), cache_dir=cache)
     assert capsys.readouterr().out == ""
     assert again.digest == first.digest
     assert len(first) == 6
     assert vocabulary.decode(first.target(0)) == "rote Tür"
     assert first.target(0)[-1] == 1
-    with pytest.raises(ValueError, match=r"no pair .* max_length=2 \(6 dropped\)"):
-        load_examples([task], vocabulary, max_length=2, cache_dir=cache)
+    with pytest.raises(ValueError, match=r"no pair .* max_lengths=\(2, 2\) \(6 dropped\)"):
+        load_examples([task], vocabulary, max_lengths=(2, 2), cache_dir=cache)
 
 
 def test_vocabulary_that_is_missing_or_not_t5s_is_refused(tmp_path):
@@ -163,6 +163,23 @@ def test_batches_have_the_buckets_shapes_and_decoder_inputs_are_shifted():
         np.testing.assert_array_equal(batch.decoder_inputs[:, 1:], batch.targets[:, :-1])
 
 
+def test_buckets_may_be_wide_on_one_side():
+    buckets = Buckets((3, (8, 3), 8), slots_per_batch=16)
+    assert [buckets.batch_size(shape) for shape in buckets.shapes] == [5, 2, 2]
+    inputs, targets = [3, 8, 2, 7], [3, 2, 4, 8]
+    examples = from_lists([[2] * length for length in inputs], [[2] * length for length in targets])
+    planned = plan_in_order(examples, buckets)
+    assert [(plan.shape, plan.indices.tolist()) for plan in planned] == [
+        ((3, 3), [0]),
+        ((8, 3), [1]),
+        ((8, 8), [2, 3]),
+    ]
+    batch = make_batch(examples, planned[1], buckets)
+    assert batch.inputs.shape == (2, 8)
+    assert batch.targets.shape == batch.decoder_inputs.shape == (2, 3)
+    assert batch.target_lengths.tolist() == [2, 0]
+
+
 def test_order_follows_from_seed_and_step_alone():
     examples = made_up()
     source = BatchSource(examples, [1.0], BUCKETS, seed=7)
@@ -184,6 +201,10 @@ def test_bad_buckets_are_refused():
         Buckets((4, 8), slots_per_batch=7)
     with pytest.raises(ValueError, match="must ascend"):
         Buckets((8, 4))
+    with pytest.raises(ValueError, match="must ascend, from 2"):
+        Buckets(((8, 1),))
+    with pytest.raises(ValueError, match="the last one must be the longest on both sides"):
+        Buckets((4, (12, 2), 8))
 
 
 # Losses, worked by hand
