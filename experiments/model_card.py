@@ -15,7 +15,7 @@ from experiments import distill, pictures, records, tables
 from experiments.curves import Finished, read_runs
 from experiments.data import Task, read_pairs
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
-from specdec.checkpoints import folders, strict
+from specdec.checkpoints import folders, shards
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +124,8 @@ def _latest(rows: Iterable[dict], **key: Any) -> dict[str, Any] | None:
 
 def num_parameters(path: pathlib.Path, counts: Callable[[str], bool] = bool) -> int:
     """Numbers in a checkpoint's tensors, of those whose names count; nothing is loaded."""
-    with strict.open_safetensors([path / "model.safetensors"]) as tensors:
-        return sum(math.prod(tensor.shape) for name, tensor in tensors.items() if counts(name))
+    with shards.opened(shards.files(path)) as leaves:
+        return sum(math.prod(leaf.shape) for name, leaf in leaves.items() if counts(name))
 
 
 # Tables

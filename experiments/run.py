@@ -143,7 +143,7 @@ def _names_an_experiment() -> bool:
 
 def _with_remedy(error: BaseException) -> str:
     """gin's message in one line, and what to do about it where we know."""
-    message = re.sub("malformed node or string.*", "no literal", _one_line(error))
+    message = re.sub("malformed node or string.*", "no literal", one_line(error))
     for pattern, remedy in _REMEDIES:
         if match := re.search(pattern, message):
             return f"{message.rstrip('.: ')}: {match.expand(remedy)}"
@@ -153,8 +153,8 @@ def _with_remedy(error: BaseException) -> str:
     return message
 
 
-def _one_line(error: BaseException) -> str:
-    """The message without gin's account of where it was: the first line, and gin file lines."""
+def one_line(error: BaseException) -> str:
+    """An error's message, of gin's account of where it was only the lines about files."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     places = [line for line in lines[1:] if line.startswith("In file")]
     message = lines[0] if lines else type(error).__name__
@@ -250,7 +250,7 @@ def main(
             settings.profile_dir,
         )
     except (ValueError, OSError, Failed) as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(
@@ -280,7 +280,7 @@ def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> 
     try:
         return values(rewrite_gin_flags(argv))
     except flags.Error as error:
-        print(f"error: {_one_line(error)} See --help.", file=sys.stderr)
+        print(f"error: {one_line(error)} See --help.", file=sys.stderr)
         sys.exit(2)
 
 
@@ -291,13 +291,17 @@ def _keep_compiled_programs() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 
+def show_progress() -> None:
+    """Our own progress lines, without the chatter of the libraries below."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    logging.getLogger("experiments").setLevel(logging.INFO)
+
+
 def start(run_fn: Callable[..., None] = run) -> None:
     """The command."""
     _keep_compiled_programs()
     define_flags()
-    # Our own progress lines, without the chatter of the libraries below.
-    absl_logging.set_verbosity(absl_logging.WARNING)
-    logging.getLogger("experiments").setLevel(logging.INFO)
+    show_progress()
     app.run(partial(main, run_fn=run_fn), flags_parser=parse_flags)
 
 

@@ -7,7 +7,6 @@ for translation in pair.decode(["Click the button."], gamma=5):
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +17,12 @@ from rich.text import Text
 
 from specdec import compilation, identity, trace
 from specdec.autoregressive import autoregressive_decode
-from specdec.checkpoints import folders, huggingface, native, strict
+from specdec.checkpoints import forms
 from specdec.config import SpecConfig, checked_num_ids
 from specdec.drafters import ModelDrafter, SharedEncoderDrafter
 from specdec.generation import EOS, Decoded
 from specdec.kernels import library
-from specdec.models import GPTLanguageModel, T5LanguageModel, kinds, language_model
+from specdec.models import GPTLanguageModel, T5LanguageModel, language_model
 from specdec.sampling import Settings, settings
 from specdec.speculative import PairParams, speculative_decode
 from specdec.streaming import speculative_rounds
@@ -262,23 +261,18 @@ def prompts_of(
 def load_model(
     path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
 ) -> tuple[Any, T5LanguageModel | GPTLanguageModel]:
-    """Parameters and model of a checkpoint folder, ours or Hugging Face's.
+    """Parameters and model of a checkpoint, ours, Hugging Face's or T5X's.
 
     Args:
-      path: the folder.
+      path: the folder; of T5X's forms a file or a gs:// path, too.
       dtype: of the arithmetic, float32 or bfloat16.
-      stays_narrow: keep what a folder of ours holds in bfloat16 as it is: the same numbers as in
+      stays_narrow: keep what the checkpoint holds in bfloat16 as it is: the same numbers as in
         float32, from half the memory, widened in each product (see `kernels.few_rows`).
 
     Raises:
       CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
     """
-    folders.check_exists(path)
-    model_type = strict.read_json(pathlib.Path(path) / "config.json").get("model_type")
-    if model_type in kinds.CONFIG_TYPES:
-        params, config = native.load(path, dtype, stays_narrow=stays_narrow)
-    else:
-        params, config = huggingface.load(path, dtype)
+    params, config = forms.load(path, dtype, stays_narrow=stays_narrow)
     return params, language_model(config)
 
 

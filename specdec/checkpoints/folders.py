@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -11,7 +12,17 @@ from specdec.checkpoints.strict import CheckpointError
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def write(path: str | os.PathLike, write_fn: Callable[[pathlib.Path], None]) -> None:
+def is_of_safetensors(name: str) -> bool:
+    """Whether a file of this name belongs to a folder of config.json and safetensors files."""
+    is_weights = re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", name)
+    return name == CONFIG or is_weights is not None
+
+
+def write(
+    path: str | os.PathLike,
+    write_fn: Callable[[pathlib.Path], None],
+    is_ours_fn: Callable[[str], bool] = is_of_safetensors,
+) -> None:
     """Writes a folder, or replaces the one at that path.
 
     A kill between the two renames of a replacement leaves the older folder, whole, as
@@ -19,24 +30,28 @@ def write(path: str | os.PathLike, write_fn: Callable[[pathlib.Path], None]) -> 
 
     Args:
       path: the folder. Its parents are made.
-      write_fn: writes CONFIG and WEIGHTS, and nothing else, into an empty folder that it is given.
+      write_fn: writes the checkpoint into an empty folder that it is given.
+      is_ours_fn: of a name in the folder, whether a checkpoint of this form has it.
 
     Raises:
       CheckpointError: if `path` holds other things than a checkpoint, which replacing it would
         delete.
     """
     path = pathlib.Path(path).resolve()
-    _refuse_foreign_folder(path)
+    _refuse_foreign_folder(path, is_ours_fn)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:12]}")
     partial.mkdir()
     try:
         write_fn(partial)
-        # safetensors makes files for their owner alone: give both the rights that new files have.
-        (partial / WEIGHTS).chmod((partial / CONFIG).stat().st_mode)
-        for name in (CONFIG, WEIGHTS):
-            with open(partial / name, "rb") as file:
-                os.fsync(file.fileno())
+        files = [file for file in partial.rglob("*") if file.is_file()]
+        (partial / "mode").touch()
+        for file in files:
+            # safetensors makes files for their owner alone: give all the rights of new files.
+            file.chmod((partial / "mode").stat().st_mode)
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
+        (partial / "mode").unlink()
         _put_in_place(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -76,11 +91,11 @@ def _replaced(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(f".{path.name}.replaced")
 
 
-def _refuse_foreign_folder(path: pathlib.Path) -> None:
+def _refuse_foreign_folder(path: pathlib.Path, is_ours_fn: Callable[[str], bool]) -> None:
     if not path.exists():
         return
     names = [p.name for p in path.iterdir()] if path.is_dir() else ["a file"]
-    others = sorted(set(names) - {CONFIG, WEIGHTS})
+    others = sorted(name for name in names if not is_ours_fn(name))
     if others:
         raise CheckpointError(
             f"{path}: holds {', '.join(others[:5])}, which replacing it would delete: choose a "

@@ -3,24 +3,24 @@
 Hugging Face's Linear weights are [out, in], t5x's kernels [in, out], hence the transposes. The
 position bias lies in block 0 of each side and is shared by all its layers.
 
-mT5 is read, too. Neither torch nor transformers is needed. Tensors are read, transposed and cast
-one by one, so the peak is the model plus one tensor.
+mT5 is read, too. Neither torch nor transformers is needed.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
 
-from specdec.checkpoints import folders, strict
-from specdec.checkpoints.folders import CONFIG, WEIGHTS
-from specdec.checkpoints.strict import CheckpointError, Stored
+from specdec.checkpoints import folders, leaves, shards, strict
+from specdec.checkpoints.folders import CONFIG
+from specdec.checkpoints.leaves import Leaf, ShardingFn
+from specdec.checkpoints.strict import CheckpointError
 from specdec.models.t5 import T5Config
 
 # Hugging Face name, t5x name, transposed.
@@ -78,7 +78,13 @@ _ALIASES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
-def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, Any], T5Config]:
+def load(
+    path: str | os.PathLike,
+    dtype: Any = jnp.float32,
+    *,
+    stays_narrow: bool = False,
+    sharding_fn: ShardingFn | None = None,
+) -> tuple[dict[str, Any], T5Config]:
     """Reads a Hugging Face T5 folder.
 
     The config's dropout_rate stays 0: dropout is the trainer's setting, not the weights'.
@@ -87,6 +93,7 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
       path: a folder with config.json and model.safetensors, or the latter's shards and index.
       dtype: float32 or bfloat16, of the parameters and of the config that come back, whatever the
         dtype in the files.
+      stays_narrow, sharding_fn: see `leaves.place`.
 
     Returns:
       Nested parameters under t5x's names, and the config.
@@ -95,9 +102,19 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
       CheckpointError: if it is no such T5, or anything is missing, left over, of another shape, or
         cut short.
     """
+    with opened(path, dtype) as (flat, config):
+        how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
+        return strict.unflatten(leaves.place(flat, dtype, **how)), config
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | os.PathLike, dtype: Any = jnp.float32
+) -> Iterator[tuple[dict[str, Leaf], T5Config]]:
+    """Yields the parameters by t5x's names, checked but not read, and the config, in a dtype."""
     path = pathlib.Path(path)
     content = strict.read_json(path / CONFIG)
-    with strict.open_safetensors(_weight_files(path)) as tensors:
+    with shards.opened(shards.files(path)) as tensors:
         ties = content.get("tie_word_embeddings", True)
         has_head = "lm_head.weight" in tensors
         config = _config(path / CONFIG, content, tied=ties and not has_head, dtype=dtype)
@@ -107,13 +124,18 @@ def load(path: str | os.PathLike, dtype: Any = jnp.float32) -> tuple[dict[str, A
         flat = {}
         for name in strict.expected_shapes(config):
             theirs, transposed = hf_name(name)
-            tensor = tensors[theirs].read_fn().astype(dtype)
-            flat[name] = tensor.T if transposed else tensor
-    return strict.unflatten(flat), config
+            flat[name] = tensors[theirs].transposed if transposed else tensors[theirs]
+        yield flat, config
 
 
-def save(path: str | os.PathLike, params: Mapping[str, Any], config: T5Config) -> None:
-    """Writes a folder that transformers' T5ForConditionalGeneration reads, in float32.
+def save(
+    path: str | os.PathLike,
+    params: Mapping[str, Any],
+    config: T5Config,
+    *,
+    storage_dtype: Any = jnp.float32,
+) -> None:
+    """Writes a folder that transformers' T5ForConditionalGeneration reads.
 
     Start, padding and end of sequence are T5's ids 0, 0 and 1. transformers before 5 takes
     the logits' scale from `tie_word_embeddings`: there, a scale that isn't T5's own is lost.
@@ -122,36 +144,42 @@ def save(path: str | os.PathLike, params: Mapping[str, Any], config: T5Config) -
       path: the folder; an older checkpoint at the same path is replaced, whole or not at all.
       params: nested parameters under t5x's names.
       config: of the model they belong to.
+      storage_dtype: of the tensors in the files; None = as they are.
 
     Raises:
       CheckpointError: if their form can't hold the model (no encoder of its own, a short head), if
         the parameters are not the config's, or if `path` holds other things than a checkpoint.
     """
+    write(path, leaves.in_memory(strict.flatten(params)), config, storage_dtype)
+
+
+def write(
+    path: str | os.PathLike, flat: Mapping[str, Leaf], config: T5Config, storage_dtype: Any = None
+) -> None:
+    """`save` of parameters that may lie in a file yet, under t5x's names joined by "/"."""
     problems = []
     if config.num_encoder_layers == 0:
         problems.append("num_encoder_layers=0: reads another model's encoder output")
     if config.num_logits not in (None, config.vocab_size):
         problems.append(f"num_logits={config.num_logits}: gives logits to the first ids only")
     strict.fail_if_any(path, problems, "Hugging Face's T5 has no such model: keep it in our form.")
-    flat = strict.flatten(params)
     strict.check_names_and_shapes(
         "parameters to save",
         strict.expected_shapes(config),
-        {name: jnp.shape(leaf) for name, leaf in flat.items()},
+        {name: leaf.shape for name, leaf in flat.items()},
         "Save the parameters together with the config that made them.",
     )
     tensors = {}
     for name, leaf in flat.items():
         theirs, transposed = hf_name(name)
-        tensor = np.asarray(leaf, np.float32)
-        tensors[theirs] = np.ascontiguousarray(tensor.T if transposed else tensor)
+        tensors[theirs] = leaf.transposed if transposed else leaf
 
-    def write(folder: pathlib.Path) -> None:
+    def fill(folder: pathlib.Path) -> None:
         content = json.dumps(their_config(config), indent=2) + "\n"
         (folder / CONFIG).write_text(content, encoding="utf-8")
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        shards.write(folder, tensors, storage_dtype, metadata={"format": "pt"})
 
-    folders.write(path, write)
+    folders.write(path, fill)
 
 
 def their_config(config: T5Config) -> dict[str, Any]:
@@ -231,19 +259,7 @@ def _config(path: pathlib.Path, content: Mapping[str, Any], *, tied: bool, dtype
     )
 
 
-def _weight_files(path: pathlib.Path) -> list[pathlib.Path]:
-    index = path / "model.safetensors.index.json"
-    if (path / WEIGHTS).exists():
-        return [path / WEIGHTS]
-    if index.exists():
-        return [path / name for name in sorted(set(strict.read_json(index)["weight_map"].values()))]
-    raise CheckpointError(
-        f"{path}: neither model.safetensors nor its index. A pytorch_model.bin is a pickle, which "
-        "can run code and is not read: open and save it with transformers, safe_serialization=True"
-    )
-
-
-def _check(path: pathlib.Path, config: T5Config, tensors: Mapping[str, Stored]) -> None:
+def _check(path: pathlib.Path, config: T5Config, tensors: Mapping[str, Leaf]) -> None:
     expected = {}
     for name, shape in strict.expected_shapes(config).items():
         theirs, transposed = hf_name(name)
@@ -257,7 +273,7 @@ def _check(path: pathlib.Path, config: T5Config, tensors: Mapping[str, Stored]) 
     strict.check_names_and_shapes(path, expected, found, remedy, problems)
 
 
-def _is_same(tensors: Mapping[str, Stored], name: str, other: str) -> bool:
+def _is_same(tensors: Mapping[str, Leaf], name: str, other: str) -> bool:
     if other not in tensors or tensors[name].shape != tensors[other].shape:
         return False
-    return bool(jnp.array_equal(tensors[name].read_fn(), tensors[other].read_fn()))
+    return bool(np.array_equal(tensors[name].read(), tensors[other].read()))

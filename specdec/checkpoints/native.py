@@ -3,17 +3,19 @@
 The tensors carry t5x's names joined by "/", as in decoder/layers_0/mlp/wi/kernel.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from safetensors.flax import save_file
 
-from specdec.checkpoints import folders, strict
-from specdec.checkpoints.folders import CONFIG, WEIGHTS
+from specdec.checkpoints import folders, leaves, shards, strict
+from specdec.checkpoints.folders import CONFIG
+from specdec.checkpoints.leaves import Leaf, ShardingFn
 from specdec.checkpoints.strict import CheckpointError
 from specdec.models import Config, kinds
 
@@ -37,19 +39,36 @@ def save(
       CheckpointError: if the parameters are not the config's, or if `path` holds other things
         than a checkpoint of ours, which replacing it would delete.
     """
-    flat = strict.flatten(params)
-    shapes = {name: jnp.shape(leaf) for name, leaf in flat.items()}
+    write(path, leaves.in_memory(strict.flatten(params)), config, storage_dtype)
+
+
+def write(
+    path: str | os.PathLike, flat: Mapping[str, Leaf], config: Config, storage_dtype: Any = None
+) -> None:
+    """`save` of parameters that may lie in a file yet, under their names joined by "/"."""
     strict.check_names_and_shapes(
         "parameters to save",
         strict.expected_shapes(config),
-        shapes,
+        {name: leaf.shape for name, leaf in flat.items()},
         "Save the parameters together with the config that made them (without the outer 'params').",
     )
-    folders.write(path, lambda folder: _write(folder, flat, config, storage_dtype))
+    fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
+    model_type = kinds.model_type(config)
+    content = json.dumps({"model_type": model_type, **fields}, indent=2) + "\n"
+
+    def fill(folder: pathlib.Path) -> None:
+        (folder / CONFIG).write_text(content, encoding="utf-8")
+        shards.write(folder, flat, storage_dtype, metadata={"format": model_type})
+
+    folders.write(path, fill)
 
 
 def load(
-    path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
+    path: str | os.PathLike,
+    dtype: Any = jnp.float32,
+    *,
+    stays_narrow: bool = False,
+    sharding_fn: ShardingFn | None = None,
 ) -> tuple[dict[str, Any], Config]:
     """Reads a checkpoint folder.
 
@@ -57,7 +76,7 @@ def load(
       path: a folder that `save` wrote.
       dtype: float32 or bfloat16, of the parameters and of the config that come back, whatever the
         dtype in the file.
-      stays_narrow: leave parameters that the file holds in bfloat16 as they are.
+      stays_narrow, sharding_fn: see `leaves.place`.
 
     Returns:
       Nested parameters, and the config.
@@ -65,32 +84,29 @@ def load(
     Raises:
       CheckpointError: if anything is missing, left over, of another shape, or cut short.
     """
+    with opened(path, dtype) as (flat, config):
+        how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
+        return strict.unflatten(leaves.place(flat, dtype, **how)), config
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | os.PathLike, dtype: Any = jnp.float32
+) -> Iterator[tuple[dict[str, Leaf], Config]]:
+    """Yields the parameters by name, checked but not read, and the config, in a dtype."""
     folders.check_exists(path)
     path = pathlib.Path(path).resolve()
     config = dataclasses.replace(_read_config(path / CONFIG), dtype=jnp.dtype(dtype))
-    with strict.open_safetensors([path / WEIGHTS]) as tensors:
+    paths = shards.files(path)
+    with shards.opened(paths) as flat:
         strict.check_names_and_shapes(
-            path / WEIGHTS,
+            paths[0],
             strict.expected_shapes(config),
-            {name: tensor.shape for name, tensor in tensors.items()},
-            f"{CONFIG} and {WEIGHTS} belong to different models: save both again.",
-            strict.non_float_problems(tensors),
+            {name: leaf.shape for name, leaf in flat.items()},
+            f"{CONFIG} and the weights belong to different models: save both again.",
+            strict.non_float_problems(flat),
         )
-        flat = {}
-        for name, tensor in tensors.items():
-            read = tensor.read_fn()
-            is_kept = stays_narrow and read.dtype == jnp.bfloat16
-            flat[name] = read if is_kept else read.astype(dtype)
-    return strict.unflatten(flat), config
-
-
-def _write(folder: pathlib.Path, flat: dict, config: Config, storage_dtype: Any) -> None:
-    fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
-    model_type = kinds.model_type(config)
-    content = json.dumps({"model_type": model_type, **fields}, indent=2) + "\n"
-    (folder / CONFIG).write_text(content, encoding="utf-8")
-    arrays = {name: jnp.asarray(leaf, storage_dtype) for name, leaf in flat.items()}
-    save_file(arrays, str(folder / WEIGHTS), metadata={"format": model_type})
+        yield flat, config
 
 
 def _read_config(path: pathlib.Path) -> Config:

@@ -1,39 +1,23 @@
 """What every loader checks before it loads: names and shapes against the model's own.
 
 A loader first reads the header (names, shapes, dtypes), compares it with `expected_shapes`, and
-only then reads tensors, one by one: a checkpoint is loaded whole or not at all.
+only then reads tensors, one by one (`leaves.py`): a checkpoint is loaded whole or not at all.
 """
 
-import contextlib
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import flax
 import jax
-from safetensors import SafetensorError, safe_open
 
+from specdec.checkpoints.leaves import FLOATS, Leaf
 from specdec.models import Config, language_model
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class CheckpointError(ValueError):
     """A checkpoint that can't be read, or that is not of the model asked for."""
-
-
-class Stored(NamedTuple):
-    """A tensor that lies in a file.
-
-    Attributes:
-      shape, dtype: as the header has them; dtype in safetensors' spelling ("F32", "BF16").
-      read_fn: reads it, to a jax array.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    read_fn: Callable[[], jax.Array]
 
 
 def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
@@ -86,12 +70,12 @@ def fail_if_any(where: Any, problems: list[str], remedy: str) -> None:
         )
 
 
-def non_float_problems(tensors: Mapping[str, Stored]) -> list[str]:
-    """One line for each tensor that holds no floats (quantised weights are not read)."""
+def non_float_problems(leaves: Mapping[str, Leaf]) -> list[str]:
+    """One line for each leaf that holds no floats (quantised weights are not read)."""
     return [
-        f"wrong dtype {name}: {tensor.dtype} instead of one of {', '.join(_FLOATS)}"
-        for name, tensor in sorted(tensors.items())
-        if tensor.dtype not in _FLOATS
+        f"wrong dtype {name}: {leaf.dtype} instead of one of {', '.join(FLOATS)}"
+        for name, leaf in sorted(leaves.items())
+        if leaf.dtype not in FLOATS
     ]
 
 
@@ -106,27 +90,3 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds a {type(content).__name__} instead of an object")
     return content
-
-
-@contextlib.contextmanager
-def open_safetensors(paths: Iterable[pathlib.Path]) -> Iterator[dict[str, Stored]]:
-    """Yields the tensors of one or several files by name; only their headers are read here."""
-    with contextlib.ExitStack() as stack:
-        tensors: dict[str, Stored] = {}
-        for path in paths:
-            try:
-                file = stack.enter_context(safe_open(str(path), framework="flax"))
-            except (OSError, SafetensorError) as error:
-                raise CheckpointError(
-                    f"{path}: can't be read ({error}). Missing or cut short: copy it again"
-                ) from error
-            for name in file.keys():  # noqa: SIM118 (a safe_open is no mapping)
-                if name in tensors:
-                    raise CheckpointError(f"{path}: {name} is in another shard as well")
-                header = file.get_slice(name)
-                tensors[name] = Stored(
-                    tuple(header.get_shape()),
-                    header.get_dtype(),
-                    lambda file=file, name=name: file.get_tensor(name),
-                )
-        yield tensors
