@@ -19,16 +19,18 @@ import sacrebleu
 
 from experiments import comparison_table, records, tables
 from experiments.data import Task, first_pairs
+from experiments.devices import Devices
 from experiments.run import Failed
 from specdec import compilation, identity, metrics, theory, timing
 from specdec.autoregressive import prefill
 from specdec.config import SpecConfig, buffer_length, check_count
+from specdec.models.layers import checked_dtype
 from specdec.sampling import Settings, settings
 from specdec.text import TextPair, load_pair
 
 logger = logging.getLogger(__name__)
 # c is a small difference of noisy times.
-_COST_REPEATS = 21
+COST_REPEATS = 21
 
 
 class NotIdentical(Failed):
@@ -69,6 +71,10 @@ def compare(
     num_sentences: int = 200,
     num_traced: int = 3,
     seed: int = 0,
+    num_extra_ids: int = 0,
+    dtype: str = "float32",
+    devices: Devices | None = None,
+    cost_repeats: int = COST_REPEATS,
 ) -> None:
     """Runs, prints a trace and a table, and writes records.jsonl and environment.json.
 
@@ -84,6 +90,10 @@ def compare(
       num_sentences: the task's first.
       num_traced: sentences whose rounds are shown, at the first temperature.
       seed: of the first sentence; the others' follow.
+      num_extra_ids: of the vocabulary, see `Vocabulary`.
+      dtype: of the arithmetic, float32 or bfloat16.
+      devices: None = one.
+      cost_repeats: of measuring c and r.
 
     Raises:
       ValueError: for settings and files that make no sense, before anything compiles.
@@ -95,9 +105,20 @@ def compare(
     how = {temperature: settings(temperature, **filters) for temperature in temperatures}
     SpecConfig(gamma=gamma, max_new_tokens=max_new_tokens)  # refuses what makes no sense
     check_count("num_traced", num_traced, least=0)
+    check_count("cost_repeats", cost_repeats, least=1)
     check_seeds(seed, num_sentences)
     sentences = first_pairs(task, num_sentences)
-    pair = load_pair(target, draft, vocabulary, prefix=task.prefix)
+    layouts = (None, None) if devices is None else devices.layouts()
+    pair = load_pair(
+        target,
+        draft,
+        vocabulary,
+        prefix=task.prefix,
+        num_extra_ids=num_extra_ids,
+        dtype=checked_dtype(dtype),
+        layout=layouts[0],
+        draft_layout=layouts[1],
+    )
     pair.inputs([text for text, _ in sentences])  # refuses what doesn't fit the buckets
     records.claim(
         output_dir,
@@ -112,6 +133,9 @@ def compare(
         max_new_tokens=max_new_tokens,
         num_sentences=num_sentences,
         seed=seed,
+        num_extra_ids=num_extra_ids or None,
+        dtype=None if dtype == "float32" else dtype,
+        devices=None if devices is None else dataclasses.asdict(devices),
     )
     records.write_environment(output_dir)
     for text, _ in sentences[:num_traced]:
@@ -127,7 +151,8 @@ def compare(
 
     rows = []
     for temperature in temperatures:
-        row = measure(pair, sentences, how[temperature], temperature, gamma, max_new_tokens, seed)
+        at = (how[temperature], temperature, gamma, max_new_tokens, seed, cost_repeats)
+        row = measure(pair, sentences, *at)
         about = dict(experiment=name, task=task.path, target=target, draft=draft)
         rows.append({**about, **filters, **row})
         records.append(output_dir, rows[-1])
@@ -152,6 +177,7 @@ def measure(
     gamma: int,
     max_new_tokens: int,
     seed: int,
+    cost_repeats: int = COST_REPEATS,
 ) -> dict[str, Any]:
     """One record: both ways of decoding the sentences in turn, and what predicts their times."""
     config = pair.config(gamma=gamma, max_new_tokens=max_new_tokens)
@@ -166,7 +192,7 @@ def measure(
         drafter=pair.drafter,
         settings=how,
         config=config,
-        repeats=_COST_REPEATS,
+        repeats=cost_repeats,
     )
     c, r = costs["c"], costs["r"]
     speedup, low, high = speedup_of(run)
@@ -200,7 +226,7 @@ def measure(
         **_scores(pair, run, [reference for _, reference in sentences]),
         "compiles": run.compiles.count,
         "compile_seconds": run.compiles.seconds,
-        "dtype": "float32",
+        "dtype": pair.target.config.dtype.name,
         "device": jax.devices()[0].device_kind,
     }
 

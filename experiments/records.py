@@ -5,11 +5,13 @@ import math
 import os
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 import jax
+
+from experiments import hosts
 
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "optax", "specdec")
 
@@ -24,6 +26,8 @@ def claim(output_dir: str, **configuration: Any) -> None:
       ValueError: naming the settings that differ from those of the records that lie there, or a
         run.json that can't be read.
     """
+    if not hosts.is_first():
+        return
     path = pathlib.Path(output_dir) / "run.json"
     wanted = json.loads(json.dumps(configuration, default=str))
     if path.exists():
@@ -60,7 +64,12 @@ def _read_configuration(path: pathlib.Path) -> dict[str, Any]:
 
 
 def append(output_dir: str, record: dict[str, Any]) -> None:
-    """Adds a line to records.jsonl; on disk when this returns. NaN is written as null."""
+    """Adds a line to records.jsonl; on disk when this returns. NaN is written as null.
+
+    Of several processes that measure the same, the first one writes.
+    """
+    if not hosts.is_first():
+        return
     line = json.dumps(_plain(record), allow_nan=False)
     with open(pathlib.Path(output_dir) / "records.jsonl", "a", encoding="utf-8") as file:
         file.write(line + "\n")
@@ -74,10 +83,35 @@ def read(output_dir: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def merge(output_dir: str, folders: Sequence[str]) -> int:
+    """Adds to a folder's records those of other folders that it lacks; returns how many.
+
+    For runs of one configuration on several hosts. Merged again, nothing is added.
+
+    Raises:
+      ValueError: for a folder of another configuration.
+    """
+    num_added = 0
+    for folder in folders:
+        path = pathlib.Path(folder) / "run.json"
+        if path.exists():
+            claim(output_dir, **_read_configuration(path))
+        there = read(output_dir)
+        for record in read(folder):
+            if record not in there:
+                append(output_dir, record)
+                there.append(record)
+                num_added += 1
+    return num_added
+
+
 def find(output_dir: str, key: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A folder's first record with these settings, None if there is none."""
+    """A folder's first record with these settings, None if there is none.
+
+    Of several processes all go by what the first one finds: they must take the same way.
+    """
     matches = lambda row: all(row.get(name) == value for name, value in key.items())
-    return next(filter(matches, read(output_dir)), None)
+    return hosts.from_first(next(filter(matches, read(output_dir)), None))
 
 
 def is_there(output_dir: str, key: Mapping[str, Any]) -> bool:
@@ -87,6 +121,8 @@ def is_there(output_dir: str, key: Mapping[str, Any]) -> bool:
 
 def write_environment(output_dir: str) -> None:
     """environment.json: versions and the device. No host names or paths."""
+    if not hosts.is_first():
+        return
     device = jax.devices()[0]
     environment = {
         "python": platform.python_version(),
@@ -94,6 +130,7 @@ def write_environment(output_dir: str) -> None:
         "num_cpus": os.cpu_count(),
         "device": device.device_kind,
         "num_devices": jax.device_count(),
+        "num_processes": jax.process_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "packages": {name: _version(name) for name in _PACKAGES},
     }

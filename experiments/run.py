@@ -2,7 +2,7 @@
 
     python -m experiments.run --gin_file=FILE [--gin_file=FILE ...] --output_dir=DIR \\
         [--gin.MACRO=value ...] [--gin.module.fn.parameter=value ...] [--gin_search_paths=A,B] \\
-        [--profile_dir=DIR]
+        [--profile_dir=DIR] [--distributed or --coordinator=HOST:PORT and so on, see --help]
 
 A gin file names its experiment, `run.execute.experiment = @train.train`; whatever it is, it is
 called with the output folder. The operative configuration is kept as DIR/config.gin. Bad input
@@ -221,7 +221,10 @@ def run(files, bindings, search_paths, output_dir, profile_dir=None) -> None:
 
 
 def _keep_config(folder: pathlib.Path) -> None:
-    (folder / "config.gin").write_text(gin.operative_config_str())
+    from experiments import hosts
+
+    if hosts.is_first():
+        (folder / "config.gin").write_text(gin.operative_config_str())
 
 
 def main(
@@ -242,13 +245,14 @@ def main(
     try:
         if argv[1:]:
             raise BadInput(f"{argv[1]!r} is no flag: write --gin_file=FILE, --gin.NAME=value")
-        run_fn(
-            settings.gin_file,
-            settings.gin_bindings,
-            settings.gin_search_paths,
-            settings.output_dir,
-            settings.profile_dir,
-        )
+        with _among_processes(settings):
+            run_fn(
+                settings.gin_file,
+                settings.gin_bindings,
+                settings.gin_search_paths,
+                settings.output_dir,
+                settings.profile_dir,
+            )
     except (ValueError, OSError, Failed) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
@@ -262,6 +266,20 @@ def main(
     return 0
 
 
+@contextlib.contextmanager
+def _among_processes(settings: flags.FlagValues) -> Iterator[None]:
+    """Joins the other processes, if the flags tell of any; of several the first one prints."""
+    named = (settings.coordinator, settings.num_processes, settings.process_id)
+    if not settings.distributed and named == (None, None, None):
+        yield
+        return
+    from experiments import hosts  # and with it JAX
+
+    hosts.join(*named)
+    with hosts.quiet_unless_first():
+        yield
+
+
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     """The command's flags; --gin.X=Y is one of them, see `rewrite_gin_flags`."""
 
@@ -273,6 +291,13 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     define(flags.DEFINE_list, "gin_search_paths", ["."], "Folders to look for gin files in.")
     define(flags.DEFINE_string, "output_dir", None, "Folder for all results; made if need be.")
     define(flags.DEFINE_string, "profile_dir", None, "Folder for a trace of JAX's profiler.")
+    text = "Run on all hosts of a TPU slice or SLURM job, which JAX finds out by itself."
+    define(flags.DEFINE_bool, "distributed", False, text)
+    define(flags.DEFINE_string, "coordinator", None, "Elsewhere: HOST:PORT of the first process.")
+    define(flags.DEFINE_integer, "num_processes", None, "Elsewhere: how many processes there are.")
+    define(
+        flags.DEFINE_integer, "process_id", None, "Elsewhere: which of them this one is, from 0."
+    )
 
 
 def parse_flags(argv: Sequence[str], values: flags.FlagValues = flags.FLAGS) -> list[str]:

@@ -54,6 +54,11 @@ class Generation:
     stop_reasons: jax.Array
 
     @property
+    def size(self) -> int:
+        """Slots of a row, L."""
+        return self.columns.tokens.shape[1]
+
+    @property
     def running(self) -> jax.Array:
         """[B] bool."""
         return self.stop_reasons == RUNNING

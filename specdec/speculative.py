@@ -200,9 +200,29 @@ def init_state(
 ) -> SpecState:
     """The state before the first round: both models have seen the prompt [B, P]."""
     checked_num_ids(config, target, drafter)
+    requests = dict(prompt_lengths=prompt_lengths, limits=limits)
+    state = init_target(
+        params.target, inputs, prompt, keys, target=target, config=config, **requests
+    )
+    size = state.generation.size
+    draft_state = drafter.init(params.draft, inputs, prompt, state.target_cache, cache_length=size)
+    return state.replace(draft_state=draft_state)
+
+
+def init_target(
+    params: Params,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    target: LanguageModel,
+    config: SpecConfig,
+    prompt_lengths: jax.Array,
+    limits: jax.Array,
+) -> SpecState:
+    """The state before the first round, without the drafter's part."""
     size = buffer_length(config, prompt.shape[1], slack=config.gamma + 1)
-    target_cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
-    draft_state = drafter.init(params.draft, inputs, prompt, target_cache, cache_length=size)
+    target_cache = prefill(params, inputs, prompt, model=target, cache_length=size)
     zeros = jnp.zeros_like(limits)
     counts = SpeculationCounts(
         # One slot more than rounds: a row that is done goes on writing -1 behind its last.
@@ -213,7 +233,7 @@ def init_state(
         betas=jnp.full((prompt.shape[0], size), jnp.nan, jnp.float32),
     )
     generation = start(prompt, prompt_lengths, limits, size)
-    return SpecState(generation, target_cache, draft_state, keys, zeros, counts)
+    return SpecState(generation, target_cache, (), keys, zeros, counts)
 
 
 def speculative_step(
@@ -231,19 +251,44 @@ def speculative_step(
 
     Rows that are done are carried along unchanged.
     """
-    generation = state.generation
-    draft_keys, verify_keys = _round_keys(state.keys, state.num_rounds)
+    draft_keys, verify_keys = round_keys(state.keys, state.num_rounds)
     proposal, draft_state = drafter.propose(
         params.draft,
         state.draft_state,
-        generation.context,
+        state.generation.context,
         draft_keys,
         settings=draft_settings,
         config=config,
     )
+    judged = dict(target=target, verify_fn=verify_fn, settings=settings, config=config)
+    state, info = judge(state, params.target, proposal, verify_keys, **judged)
+    return state.replace(draft_state=draft_state), info
+
+
+def judge(
+    state: SpecState,
+    params: Params,
+    proposal: Proposal,
+    keys: jax.Array,
+    *,
+    target: LanguageModel,
+    verify_fn: Callable,
+    settings: Settings,
+    config: SpecConfig,
+) -> tuple[SpecState, StepInfo]:
+    """What the target does in a round: it runs over the drafts, and what stands is appended.
+
+    Args:
+      state: whose drafter's part stays as it is.
+      params: of the target.
+      proposal: [B, G, ...].
+      keys: [B], of the rule.
+      target, verify_fn, settings, config: see `speculative_decode`.
+    """
+    generation = state.generation
     proposal = _fit(proposal, generation, target.vocab_size)
     rows, target_cache = score(
-        params.target,
+        params,
         state.target_cache,
         generation.context,
         proposal.tokens,
@@ -251,7 +296,7 @@ def speculative_step(
         settings=settings,
         config=config,
     )
-    verdict = jax.vmap(verify_fn)(rows, proposal, verify_keys)
+    verdict = jax.vmap(verify_fn)(rows, proposal, keys)
     block = decided_block(rows, proposal, verdict)
     appended, num_new = append(generation, block, verdict.n_accepted + 1, config.eos_id)
     info = StepInfo(
@@ -264,14 +309,13 @@ def speculative_step(
     state = state.replace(
         generation=appended,
         target_cache=target_cache,
-        draft_state=draft_state,
         num_rounds=state.num_rounds + generation.running,
         counts=count(state, info),
     )
     return state, info
 
 
-def _round_keys(keys: jax.Array, num_rounds: jax.Array) -> tuple[jax.Array, jax.Array]:
+def round_keys(keys: jax.Array, num_rounds: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Two fresh keys a row, for drafting and for verifying: [B], [B]."""
     purposes = 2 * num_rounds[:, None] + jnp.arange(2)  # never the same number twice
     fresh = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))(keys, purposes)

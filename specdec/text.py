@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.text import Text
 
-from specdec import compilation, identity, trace
+from specdec import apart, compilation, identity, trace
 from specdec.autoregressive import autoregressive_decode
 from specdec.checkpoints import forms
 from specdec.config import SpecConfig, checked_num_ids
@@ -24,6 +24,7 @@ from specdec.generation import EOS, Decoded
 from specdec.kernels import library
 from specdec.models import GPTLanguageModel, T5LanguageModel, language_model
 from specdec.sampling import Settings, settings
+from specdec.sharding import Layout
 from specdec.speculative import PairParams, speculative_decode
 from specdec.streaming import speculative_rounds
 from specdec.types import Drafter, EncoderInputs, LanguageModel
@@ -66,6 +67,9 @@ class TextPair:
       vocabulary: see `Vocabulary`.
       prefix: put before every source text, as T5 names its tasks.
       prompt_tokens: of a decoder-only target: tokens of a text that it goes on from, None = all.
+
+    Where the target has a layout, requests are laid out by it, and results can be read by every
+    process; the draft may lie on the same devices or on its own.
     """
 
     target: LanguageModel
@@ -123,16 +127,29 @@ class TextPair:
         """
         keys = jax.random.split(jax.random.key(seed), len(texts))
         if self.target.has_encoder:
-            return self.inputs(texts), jnp.full((len(texts), 1), START_ID, jnp.int32), keys
-        return (
-            jnp.zeros(len(texts)),
-            prompts_of(texts, self.vocabulary, self.prefix, self.prompt_tokens),
-            keys,
-        )
+            inputs, prompt = self.inputs(texts), jnp.full((len(texts), 1), START_ID, jnp.int32)
+        else:
+            inputs = jnp.zeros(len(texts))
+            prompt = prompts_of(texts, self.vocabulary, self.prefix, self.prompt_tokens)
+        request = (inputs, prompt, keys)
+        return request if self._layout is None else self._layout.place_rows(request)
+
+    @property
+    def _layout(self) -> Layout | None:
+        return getattr(self.target, "layout", None)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the draft has devices of its own."""
+        return apart.is_apart(self.target, self.drafter)
+
+    def _gathered(self, result: Decoded) -> Decoded:
+        return result if self._layout is None else self._layout.gathered(result)
 
     def speculate(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
         """`speculative_decode` of a request."""
-        return speculative_decode(
+        decode = apart.decode_apart if self.is_apart else speculative_decode
+        result = decode(
             self.params,
             *request,
             target=self.target,
@@ -141,12 +158,14 @@ class TextPair:
             config=config,
             **kwargs,
         )
+        return self._gathered(result)
 
     def plain(self, request, how: Settings, config: SpecConfig, **kwargs) -> Decoded:
         """`autoregressive_decode` of a request, by the target alone."""
-        return autoregressive_decode(
+        result = autoregressive_decode(
             self.params.target, *request, model=self.target, settings=how, config=config, **kwargs
         )
+        return self._gathered(result)
 
     def differences(
         self, request, plain: Decoded, other: Decoded, config: SpecConfig
@@ -259,7 +278,11 @@ def prompts_of(
 
 
 def load_model(
-    path: str | os.PathLike, dtype: Any = jnp.float32, *, stays_narrow: bool = False
+    path: str | os.PathLike,
+    dtype: Any = jnp.float32,
+    *,
+    stays_narrow: bool = False,
+    layout: Layout | None = None,
 ) -> tuple[Any, T5LanguageModel | GPTLanguageModel]:
     """Parameters and model of a checkpoint, ours, Hugging Face's or T5X's.
 
@@ -268,12 +291,14 @@ def load_model(
       dtype: of the arithmetic, float32 or bfloat16.
       stays_narrow: keep what the checkpoint holds in bfloat16 as it is: the same numbers as in
         float32, from half the memory, widened in each product (see `kernels.few_rows`).
+      layout: over several devices; each leaf goes to its own as it is read.
 
     Raises:
       CheckpointError: a ValueError that names what is missing, extra or of the wrong shape.
     """
-    params, config = forms.load(path, dtype, stays_narrow=stays_narrow)
-    return params, language_model(config)
+    sharding_fn = None if layout is None else layout.parameter
+    params, config = forms.load(path, dtype, stays_narrow=stays_narrow, sharding_fn=sharding_fn)
+    return params, language_model(config, layout)
 
 
 def load_pair(
@@ -285,8 +310,12 @@ def load_pair(
     prompt_tokens: int | None = None,
     num_extra_ids: int = 0,
     dtype: Any = jnp.float32,
+    layout: Layout | None = None,
+    draft_layout: Layout | None = None,
 ) -> TextPair:
     """Loads a target and a draft. A draft without an encoder reads the target's encoder output.
+
+    Over several devices the draft lies as the target does, unless it has a layout of its own.
 
     Where the kernels run (see `specdec.kernels`), a draft's bfloat16 weights stay as they are: the
     same numbers as in float32, from half the memory.
@@ -295,10 +324,10 @@ def load_pair(
       ValueError: for checkpoints or a vocabulary that are missing, damaged or don't fit together.
     """
     words = Vocabulary(vocabulary, num_extra_ids)
-    target_params, target_model = load_model(target, dtype)
+    target_params, target_model = load_model(target, dtype, layout=layout)
     # Read once a draft, between two runs of the target, which drive them out of the cache.
-    narrow = library.is_available()
-    draft_params, draft_model = load_model(draft, dtype, stays_narrow=narrow)
+    how = dict(stays_narrow=layout is None and library.is_available())
+    draft_params, draft_model = load_model(draft, dtype, layout=draft_layout or layout, **how)
     for path, model in ((target, target_model), (draft, draft_model)):
         words.check_rows(path, model.vocab_size)
     checked_num_ids(SpecConfig(num_ids=words.num_ids), target_model, draft_model)

@@ -174,7 +174,7 @@ def one_key_for_drafting_and_verifying(patch):
         folded = jax.vmap(jax.random.fold_in)(keys, num_rounds)
         return folded, folded
 
-    patch.setattr(speculative, "_round_keys", round_keys)
+    patch.setattr(speculative, "round_keys", round_keys)
 
 
 # Which checks are expected to catch which fault: the numbers of `checks`.

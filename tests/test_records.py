@@ -39,3 +39,21 @@ def test_the_environment_names_versions_and_device(tmp_path):
     records.write_environment(str(tmp_path))
     environment = json.loads((tmp_path / "environment.json").read_text())
     assert environment["packages"]["jax"] and environment["device"]
+
+
+def test_records_of_several_hosts_merge_without_loss_or_double_lines(tmp_path):
+    folders = [str(tmp_path / name) for name in "abc"]
+    for number, folder in enumerate(folders):
+        (tmp_path / "abc"[number]).mkdir()
+        records.claim(folder, gamma=3)
+        records.append(folder, {"point": 0})
+        records.append(folder, {"point": number, "values": [1.5, float("nan")]})
+    first, *others = folders
+    assert records.merge(first, others) == 2
+    points = [row["point"] for row in records.read(first)]
+    assert points == [0, 0, 1, 2]
+    assert records.merge(first, others) == 0
+    records.claim(str(tmp_path), gamma=5)
+    with pytest.raises(ValueError, match="another configuration"):
+        records.merge(first, [str(tmp_path)])
+    assert len(records.read(first)) == 4

@@ -22,10 +22,12 @@ class ModelDrafter:
     Attributes:
       model: the draft M_q. Ids that its table lacks are fed as `unknown_id`.
       unknown_id: T5's is 2.
+      reads_target_cache: whether `init` looks at the target's cache.
     """
 
     model: LanguageModel
     unknown_id: int = 2
+    reads_target_cache = False
 
     @property
     def vocab_size(self) -> int:
@@ -141,6 +143,7 @@ class SharedEncoderDrafter(ModelDrafter):
     """A decoder that drafts from the target's encoder output: no encoder run of its own."""
 
     model: SharedEncoderModel
+    reads_target_cache = True
 
     def _init_cache(self, params, inputs, target_cache, cache_length) -> Cache:
         del inputs

@@ -34,6 +34,7 @@ from specdec.models.layers import (
     head_product,
     token_embedder,
 )
+from specdec.sharding import Layout, in_force
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,9 +191,14 @@ class GPTLanguageModel:
     """A GPT as a `LanguageModel`. Of its inputs only the number of rows counts.
 
     Unconditional generation takes as inputs, say, the prompts' lengths [B].
+
+    Attributes:
+      config: its shape.
+      layout: how it lies over several devices, see `specdec.sharding`; None = on one.
     """
 
     config: GPTConfig
+    layout: Layout | None = None
     has_encoder = False
 
     @property
@@ -224,4 +230,5 @@ class GPTLanguageModel:
         return self._apply(params, cache, tokens, positions, slots, method=GPT.extend_ahead)
 
     def _apply(self, params, *args, method):
-        return GPT(self.config).apply({"params": params}, *args, method=method)
+        with in_force(self.layout):
+            return GPT(self.config).apply({"params": params}, *args, method=method)

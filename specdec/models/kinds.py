@@ -2,6 +2,7 @@
 
 from specdec.models.gpt import GPTConfig, GPTLanguageModel
 from specdec.models.t5 import T5Config, T5LanguageModel
+from specdec.sharding import Layout
 
 Config = T5Config | GPTConfig
 
@@ -14,6 +15,8 @@ def model_type(config: Config) -> str:
     return next(name for name, kind in CONFIG_TYPES.items() if isinstance(config, kind))
 
 
-def language_model(config: Config) -> T5LanguageModel | GPTLanguageModel:
-    """The model of a configuration."""
-    return _MODELS[type(config)](config)
+def language_model(
+    config: Config, layout: Layout | None = None
+) -> T5LanguageModel | GPTLanguageModel:
+    """The model of a configuration, over the devices of a layout if there is one."""
+    return _MODELS[type(config)](config, layout)

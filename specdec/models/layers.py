@@ -18,6 +18,10 @@ from jax import lax
 from specdec.buffers import write_at
 from specdec.kernels import few_rows, mixed
 from specdec.kernels.attention import MASKED, attend
+from specdec.sharding import constrain
+
+# Logical axes of keys and values, see `specdec.sharding`.
+BY_HEAD = ("batch", "heads", None, None)
 
 
 class Config(Protocol):
@@ -221,7 +225,7 @@ class Attention(nn.Module):
     def _by_head(self, x: jax.Array) -> jax.Array:
         """[B, S, H * K] -> [B, H, S, K]."""
         x = x.reshape(*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        return jnp.swapaxes(x, 1, 2)
+        return constrain(jnp.swapaxes(x, 1, 2), *BY_HEAD)
 
 
 class FeedForward(nn.Module):
@@ -238,6 +242,7 @@ class FeedForward(nn.Module):
         if self.gated:
             hidden = hidden * dense(config, config.d_ff, name="wi_1")(x)
         hidden = dropout(config)(hidden, deterministic=deterministic)
+        hidden = constrain(hidden, "batch", "length", "mlp")
         return dense(config, config.d_model, name="wo")(hidden)
 
 
@@ -257,7 +262,7 @@ def empty_slots(
     shape = (num_rows, config.num_heads, size, config.head_dim)
     # Garbage of its own for every buffer: of equal ones XLA makes one, and copies it.
     keys, values = (jnp.full(shape, 2 * layer + i, config.dtype) for i in range(2))
-    return keys, values
+    return constrain(keys, *BY_HEAD), constrain(values, *BY_HEAD)
 
 
 def embedded(tokens: jax.Array, table: jax.Array, dtype: Any) -> jax.Array:
@@ -268,7 +273,7 @@ def embedded(tokens: jax.Array, table: jax.Array, dtype: Any) -> jax.Array:
     """
     known = jnp.clip(tokens, 0, table.shape[0] - 1)
     # Rows first, then their type: flax's Embed would convert the whole table.
-    return table[known].astype(dtype)
+    return constrain(table[known].astype(dtype), "batch", "length", "embed")
 
 
 def head_product(
@@ -297,8 +302,11 @@ def head_product(
     head = weights_in(head, config.dtype)
     types = dict(precision=precision_of(config.dtype), preferred_element_type=jnp.float32)
     if is_table:
-        return few_rows.product_with_rows(x, head, num_logits, **types)
-    return few_rows.product(x, head[:, :num_logits], **types)
+        logits = few_rows.product_with_rows(x, head, num_logits, **types)
+    else:
+        logits = few_rows.product(x, head[:, :num_logits], **types)
+    # Where the head lies, then whole rows, which sampling needs: they travel, not the head.
+    return constrain(constrain(logits, "batch", "length", "vocab"), "batch", "length", None)
 
 
 class LogitsDense(nn.Module):

@@ -30,6 +30,7 @@ from specdec.models.layers import (
     head_product,
     token_embedder,
 )
+from specdec.sharding import Layout, in_force
 from specdec.types import EncoderInputs
 
 
@@ -367,9 +368,15 @@ CONFIGS: dict[str, T5Config] = {
 
 @dataclasses.dataclass(frozen=True)
 class T5LanguageModel:
-    """A T5 as a `LanguageModel`: inputs are `EncoderInputs`, parameters a plain tree."""
+    """A T5 as a `LanguageModel`: inputs are `EncoderInputs`, parameters a plain tree.
+
+    Attributes:
+      config: its shape.
+      layout: how it lies over several devices, see `specdec.sharding`; None = on one.
+    """
 
     config: T5Config
+    layout: Layout | None = None
     has_encoder = True
 
     @property
@@ -406,4 +413,5 @@ class T5LanguageModel:
         return self._apply(params, cache, tokens, positions, method=T5.extend)
 
     def _apply(self, params, *args, method):
-        return T5(self.config).apply({"params": params}, *args, method=method)
+        with in_force(self.layout):
+            return T5(self.config).apply({"params": params}, *args, method=method)
