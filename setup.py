@@ -25,7 +25,7 @@ EXTRAS = {
     # Mixed precision on a CPU: products in bfloat16 by oneDNN.
     "train": ["onednn-cpu-gomp", "onednn-devel-cpu-gomp"],
     # Imported only where such data is read: seqio alone takes ten seconds to import.
-    "tasks": ["seqio", "tensorflow-datasets", "importlib_resources"],
+    "tasks": ["seqio", "tensorflow-datasets", "importlib_resources", "rouge-score"],
     # t5x itself is not on PyPI (its README says how to install it): what it needs from there.
     "t5x": [
         "cached_property",

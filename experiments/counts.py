@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.data import Task, read_pairs
+from experiments.data import Task
 from specdec.drafters.ngram import count_bigrams
 from specdec.vocabulary import Vocabulary
 
@@ -61,6 +61,6 @@ def read(path: str, vocabulary: Vocabulary) -> np.ndarray:
 
 def count_tasks(tasks: Sequence[Task], vocabulary: Vocabulary) -> np.ndarray:
     """Counts [V, V] float32 of the tasks' target sides."""
-    texts = [text for task in tasks for _, text in read_pairs(task)]
+    texts = [text for task in tasks for _, text in task.pairs()]
     rows = [[*ids, vocabulary.eos_id] for ids in vocabulary.encode(texts)]
     return count_bigrams(rows, vocabulary.num_ids)

@@ -10,35 +10,59 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from specdec.config import check_count
 
+Column = int | str
+
+
+class Task(Protocol):
+    """Pairs of input and output text.
+
+    Attributes:
+      path: what tells it apart in records and errors.
+      prefix: put before each input.
+      weight: passes over the task in one epoch: 1 = each pair once, 0.5 = half of the pairs in this
+        epoch, the other half in the next.
+    """
+
+    path: str
+    prefix: str
+    weight: float
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(Input without prefix, output) of each example."""
+        ...
+
+    def digest(self) -> str:
+        """Identifies the pairs, whatever the files are called."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """Pairs of input and output text in a tab-separated file (gzip where it ends in .gz).
+class FileTask:
+    """A `Task` in a file, an example a line; gzip where its name ends in .gz.
 
-    Text without an input, for a decoder-only model, has no source column.
+    .jsonl is JSON lines, whose columns are keys; .txt is text without columns, for a decoder-only
+    model; all else is tab-separated, its columns numbered from 0.
 
     Attributes:
       path: the file.
-      prefix: put before each input.
-      source_column, target_column: 0-based columns of input and output; source_column=None: the
-        input is empty.
-      weight: passes over the task in one epoch: 1 = each pair once, 0.5 = half of the pairs
-        in this epoch, the other half in the next.
+      prefix, weight: see `Task`.
+      source_column, target_column: of input and output; source_column=None: the input is empty.
       filter_column, filter_value: take only lines with this value there; None = all lines.
       limit: at most this many pairs, spread evenly over the file; 0 = all.
     """
 
     path: str
     prefix: str = ""
-    source_column: int | None = 0
-    target_column: int = 1
+    source_column: Column | None = 0
+    target_column: Column = 1
     weight: float = 1.0
-    filter_column: int | None = None
+    filter_column: Column | None = None
     filter_value: str | None = None
     limit: int = 0
 
@@ -48,40 +72,67 @@ class Task:
         if self.weight <= 0:
             raise ValueError(f"weight={self.weight} of {self.path!r}: must be above 0")
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """See `Task`; lines with an empty column are passed over.
 
-def read_pairs(task: Task) -> list[tuple[str, str]]:
-    """(Input without prefix, output) of each line; lines with an empty column are passed over.
-
-    Raises:
-      ValueError: naming file and line where a column is missing, or a file that is no text.
-    """
-    opened = gzip.open if task.path.endswith(".gz") else open
-    try:
-        with opened(task.path, "rt", encoding="utf-8") as lines:
-            pairs = [
-                pair for pair in _pairs(task, lines) if all(pair[task.source_column is None :])
-            ]
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(
-            f"{task.path!r} can't be read ({error}): make it UTF-8 text, or gzip if it ends in .gz"
-        ) from error
-    if 0 < task.limit < len(pairs):
-        pairs = [pairs[index] for index in np.linspace(0, len(pairs) - 1, task.limit).astype(int)]
-    return pairs
-
-
-def _pairs(task: Task, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    source, target = task.source_column, task.target_column
-    last_column = max(source or 0, target, task.filter_column or 0)
-    for number, line in enumerate(lines, 1):
-        fields = line.rstrip("\n").split("\t")
-        if last_column >= len(fields):
+        Raises:
+          ValueError: naming file and line where a column is missing, or a file that is no text.
+        """
+        opened = gzip.open if self.path.endswith(".gz") else open
+        try:
+            with opened(self.path, "rt", encoding="utf-8") as lines:
+                pairs = [
+                    pair for pair in self._pairs(lines) if all(pair[self.source_column is None :])
+                ]
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
             raise ValueError(
-                f"{task.path}, line {number}: {len(fields)} columns, but column {last_column} "
-                "(counted from 0) is asked for: mend the line or the task's columns"
-            )
-        if task.filter_column is None or fields[task.filter_column] == task.filter_value:
-            yield "" if source is None else fields[source].strip(), fields[target].strip()
+                f"{self.path!r} can't be read ({error}): make it UTF-8 text, or gzip if it ends in "
+                ".gz"
+            ) from error
+        return evenly(pairs, self.limit)
+
+    def digest(self) -> str:
+        settings = dataclasses.asdict(self)
+        for name in ("path", "weight"):
+            settings.pop(name)
+        content = hashlib.sha256(pathlib.Path(self.path).read_bytes()).hexdigest()
+        return hashlib.sha256(json.dumps([content, settings]).encode()).hexdigest()
+
+    def _pairs(self, lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+        name = self.path.removesuffix(".gz")
+        if name.endswith(".txt"):
+            yield from (("", line.strip()) for line in lines)
+            return
+        fields_of = json.loads if name.endswith(".jsonl") else lambda line: line.split("\t")
+        wanted = (self.source_column, self.target_column, self.filter_column)
+        for number, line in enumerate(lines, 1):
+            try:
+                fields = fields_of(line.rstrip("\n"))
+                source, target, kind = (None if one is None else fields[one] for one in wanted)
+            except (LookupError, TypeError, json.JSONDecodeError) as error:
+                raise ValueError(
+                    f"{self.path}, line {number}: has no columns {wanted} "
+                    f"({_what_there_is(line, name)}; columns of text count from 0): mend the line "
+                    "or the task's columns"
+                ) from error
+            if self.filter_column is None or kind == self.filter_value:
+                yield "" if source is None else source.strip(), target.strip()
+
+
+def _what_there_is(line: str, name: str) -> str:
+    if not name.endswith(".jsonl"):
+        return f"{len(line.split(chr(9)))} columns"
+    try:
+        return f"keys {', '.join(json.loads(line))}"
+    except (ValueError, TypeError):
+        return "no JSON object"
+
+
+def evenly(pairs: list[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
+    """At most `limit` of the pairs, spread evenly; 0 = all."""
+    if 0 < limit < len(pairs):
+        return [pairs[index] for index in np.linspace(0, len(pairs) - 1, limit).astype(int)]
+    return pairs
 
 
 def first_pairs(task: Task, num_sentences: int) -> list[tuple[str, str]]:
@@ -91,7 +142,7 @@ def first_pairs(task: Task, num_sentences: int) -> list[tuple[str, str]]:
       ValueError: for num_sentences below 1, or a task without pairs.
     """
     check_count("num_sentences", num_sentences, least=1)
-    pairs = read_pairs(task)[:num_sentences]
+    pairs = task.pairs()[:num_sentences]
     if not pairs:
         raise ValueError(
             f"no sentences in {task.path!r}: give a file of lines with a source, a tab and a "
@@ -152,7 +203,7 @@ def tokenize(
     """
     inputs, targets, task_ids, num_dropped = [], [], [], 0
     for task_id, task in enumerate(tasks):
-        pairs = read_pairs(task)
+        pairs = task.pairs()
         sources = vocabulary.encode([task.prefix + source for source, _ in pairs])
         outputs = vocabulary.encode([target for _, target in pairs])
         for source, output in zip(sources, outputs, strict=True):
@@ -215,10 +266,5 @@ def load_examples(
 
 def _key(tasks: Sequence[Task], vocabulary, max_lengths) -> str:
     """A hash of all that tokenised examples depend on. Weights and file names are not part."""
-    parts = [vocabulary.digest, max_lengths]
-    for task in tasks:
-        settings = dataclasses.asdict(task)
-        content = hashlib.sha256(pathlib.Path(settings.pop("path")).read_bytes()).hexdigest()
-        settings.pop("weight")
-        parts.append([content, settings])
+    parts = [vocabulary.digest, max_lengths, *(task.digest() for task in tasks)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ import pathlib
 from experiments.batching import Buckets
 from experiments.compare import compare
 from experiments.corpora import toy
-from experiments.data import Task
+from experiments.data import FileTask
 from experiments.distill import Objective, Stage, Student
 from experiments.optimizers import Adafactor, Schedule
 from experiments.reporting import Reports
@@ -50,13 +50,13 @@ def from_scratch(
     test, text = folder / "test.tsv", folder / "train.tsv"
     toy.write(test, num_sentences, seed + 1)
     toy.write(text, num_pairs, seed, without=test)
-    task = Task(str(text), PREFIX)
+    task = FileTask(str(text), PREFIX)
     if not (folder / "spiece.model").exists():
         train_vocabulary(output_dir, tasks=[task], num_pieces=380)
     corpus = Corpus(
         vocabulary=str(folder / "spiece.model"),
         tasks=[task],
-        heldout_tasks=[Task(str(test), PREFIX)],
+        heldout_tasks=[FileTask(str(test), PREFIX)],
         buckets=Buckets((40, 72), slots_per_batch=1600),
     )
     common = dict(
@@ -81,7 +81,7 @@ def from_scratch(
         target=exported,
         draft=str(folder / "draft" / "export"),
         vocabulary=corpus.vocabulary,
-        task=Task(str(test), PREFIX),
+        task=FileTask(str(test), PREFIX),
         name="from_scratch",
         gamma=gamma,
         max_new_tokens=80,

@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments import distill, pictures, records, tables
 from experiments.curves import Finished, read_runs
-from experiments.data import Task, read_pairs
+from experiments.data import Task
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
 from specdec.checkpoints import folders, shards
 
@@ -150,7 +150,7 @@ def data_table(corpus: Mapping[str, Task]) -> str:
     """Pairs and words of the training text, and how often an epoch takes each pair."""
     rows = []
     for name, task in corpus.items():
-        pairs = read_pairs(task)
+        pairs = task.pairs()
         num_words = [sum(len(pair[side].split()) for pair in pairs) for side in (0, 1)]
         rows.append([name, *(f"{count:,}" for count in (len(pairs), *num_words))])
         rows[-1].append(f"{task.weight:g}")

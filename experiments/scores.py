@@ -17,7 +17,7 @@ import numpy as np
 from experiments import counts, distill, records
 from experiments.alphas import alpha_on, target_outputs
 from experiments.batching import Buckets
-from experiments.data import Task, read_pairs, tokenize
+from experiments.data import Task, tokenize
 from experiments.evaluation import heldout_losses
 from experiments.quality import quality
 from experiments.translate import Decoding, encode_sources, translate_to
@@ -142,7 +142,7 @@ def _check(test_sets, decoding: Decoding, temperatures, earlier) -> None:
 
 
 def _pairs(one: NamedTask) -> list[tuple[str, str]]:
-    pairs = read_pairs(one.task)
+    pairs = one.task.pairs()
     if not pairs:
         raise ValueError(f"no sentences in {one.task.path!r} for {one.name!r}: check its filter")
     return pairs

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import distill, records
-from experiments.data import Task, read_pairs
+from experiments.data import Task
 from experiments.translators import Translator, load_translator
 from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig, check_count
@@ -192,7 +192,7 @@ def translate_to(
     A file that is whole is read, not made again. Until it is whole, every batch is appended to
     PATH.part with its lines' numbers, and a run that was killed goes on from there.
 
-    A source over the largest bucket gets an empty output, which `data.read_pairs` passes over.
+    A source over the largest bucket gets an empty output, which a `data.FileTask` passes over.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -309,7 +309,7 @@ def translate(
     words = Vocabulary(vocabulary)
     beside = load_translator(target, words) if target else None
     translator = load_translator(model, words, prefix=task.prefix, target=beside)
-    sources = [source for source, _ in read_pairs(task)]
+    sources = [source for source, _ in task.pairs()]
     if not sources:
         raise ValueError(f"no sentences in {task.path!r}: check the task's columns and filter")
     records.claim(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from experiments.data import Task, read_pairs
+from experiments.data import Task
 from specdec.vocabulary import EOS_ID, PAD_ID, UNK_ID, Vocabulary
 
 
@@ -41,7 +41,7 @@ def train_vocabulary(
     Raises:
       ValueError: if the text does not give as many pieces.
     """
-    pairs = [pair for task in tasks for pair in read_pairs(task)]
+    pairs = [pair for task in tasks for pair in task.pairs()]
     texts = [text for pair in pairs for text in pair]
     prefixes = sorted({_as_piece(task.prefix) for task in tasks if task.prefix.strip()})
     model = io.BytesIO()

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments import records
 from experiments.alphas import target_outputs
-from experiments.data import Task, read_pairs
+from experiments.data import Task
 from experiments.drafts import Draft, Loaded
 from experiments.translate import Decoding, Translated
 from experiments.translators import Translator, load_translator
@@ -60,7 +60,7 @@ class Workload:
 
     def pairs(self) -> list[tuple[str, str]]:
         """What the target goes on from, and the reference; of text without an input both is it."""
-        return [(source or text, text) for source, text in read_pairs(self.task)]
+        return [(source or text, text) for source, text in self.task.pairs()]
 
 
 @dataclasses.dataclass(frozen=True)

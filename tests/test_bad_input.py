@@ -21,7 +21,7 @@ from absl import flags
 from safetensors.numpy import load_file, save_file
 
 from experiments import compare, records, run
-from experiments.data import Task
+from experiments.data import FileTask
 from specdec import compilation
 from specdec.checkpoints import native, strict
 from specdec.config import SpecConfig
@@ -310,7 +310,7 @@ def assert_untouched(output_dir: pathlib.Path, run_json: str | None = None) -> N
 
 # What only Python can ask for.
 def test_a_temperature_that_is_no_number_is_refused(folder, tmp_path):
-    task = Task(str(folder / "sentences.tsv"))
+    task = FileTask(str(folder / "sentences.tsv"))
     paths = dict(target="none", draft="none", vocabulary="none", task=task)
     with pytest.raises(ValueError, match="temperature=nan: must be 0"):
         compare.compare(str(tmp_path), temperatures=(math.nan,), **paths)

@@ -9,7 +9,7 @@ import sentencepiece
 
 from experiments import losses
 from experiments.batching import BatchSource, Buckets, make_batch, plan_epoch, plan_in_order
-from experiments.data import Task, from_lists, load_examples, read_pairs
+from experiments.data import FileTask, from_lists, load_examples
 from experiments.distill import Objective, Stage
 from experiments.losses import LossWeights
 from experiments.optimizers import Schedule
@@ -50,26 +50,47 @@ def test_pairs_come_from_the_columns_and_lines_asked_for(tmp_path):
     path = tmp_path / "pairs.tsv.gz"
     with gzip.open(path, "wt") as file:
         file.write("a\tA\tx\nb\tB\ty\n\tC\tx\nd\tD\tx\ne\tE\tx\n")
-    task = Task(str(path), filter_column=2, filter_value="x", source_column=1, target_column=0)
-    assert list(read_pairs(task)) == [("A", "a"), ("D", "d"), ("E", "e")]
-    short = Task(str(path), target_column=3)
-    with pytest.raises(ValueError, match="line 1: 3 columns, but column 3"):
-        list(read_pairs(short))
+    task = FileTask(str(path), filter_column=2, filter_value="x", source_column=1, target_column=0)
+    assert list(task.pairs()) == [("A", "a"), ("D", "d"), ("E", "e")]
+    short = FileTask(str(path), target_column=3)
+    with pytest.raises(ValueError, match=r"line 1: has no columns \(0, 3, None\) \(3 columns"):
+        list(short.pairs())
+
+
+def test_json_lines_have_keys_for_columns(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"en": "a", "de": "A", "n": 1}\n{"en": "b\\tb", "de": "B"}\n')
+    task = FileTask(str(path), source_column="en", target_column="de")
+    assert task.pairs() == [("a", "A"), ("b\tb", "B")]
+    with pytest.raises(
+        ValueError, match=r"line 1: has no columns \('en', 'fr', None\) \(keys en, de"
+    ):
+        FileTask(str(path), source_column="en", target_column="fr").pairs()
+    path.write_text("[1, 2\n")
+    with pytest.raises(ValueError, match=r"line 1: .*no JSON object"):
+        FileTask(str(path), source_column="en", target_column="de").pairs()
+
+
+def test_text_has_no_columns(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("one\tline\n\nanother\n")
+    task = FileTask(str(path), source_column=None)
+    assert task.pairs() == [("", "one\tline"), ("", "another")]
 
 
 def test_limit_takes_pairs_spread_over_the_file(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{n}\t{n}\n" for n in range(9)))
-    assert [source for source, _ in read_pairs(Task(str(path), limit=3))] == ["0", "4", "8"]
+    assert [source for source, _ in FileTask(str(path), limit=3).pairs()] == ["0", "4", "8"]
 
 
 def test_missing_file_and_useless_weight_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no data file at"):
-        Task(str(tmp_path / "none.tsv"))
+        FileTask(str(tmp_path / "none.tsv"))
     path = tmp_path / "pairs.tsv"
     path.touch()
     with pytest.raises(ValueError, match=r"weight=-0\.5"):
-        Task(str(path), weight=-0.5)
+        FileTask(str(path), weight=-0.5)
 
 
 @pytest.fixture
@@ -77,7 +98,7 @@ def spoken(tmp_path):
     """A task and its vocabulary."""
     path = tmp_path / "pairs.tsv"
     path.write_text("red door\trote Tür\nold house\taltes Haus\n" * 3)
-    task = Task(str(path), prefix="to German: ")
+    task = FileTask(str(path), prefix="to German: ")
     return task, train_vocabulary(str(tmp_path), tasks=[task], num_pieces=275)
 
 

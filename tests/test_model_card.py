@@ -10,7 +10,7 @@ import toys
 
 from experiments import distill, model_card, records, run, run_state
 from experiments.curves import read_runs, tokens_at
-from experiments.data import Task
+from experiments.data import FileTask
 
 # The runs that the template of our pair's card asks for.
 DRAFT_RUNS = ("control", "distillation")
@@ -100,7 +100,7 @@ def write(folder, **changes):
             **{name: str(folder / "target") for name in ("shallow", "target")},
             **{name: str(folder / "distillation") for name in DRAFT_RUNS},
         },
-        corpus={"toy": Task(str(folder / "sentences.tsv"), weight=0.5)},
+        corpus={"toy": FileTask(str(folder / "sentences.tsv"), weight=0.5)},
         template="experiments/model_card_ende.md",
     )
     model_card.write_card(str(folder), **{**given, **changes})

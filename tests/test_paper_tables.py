@@ -16,7 +16,7 @@ from experiments import (
     samples,
     walltime,
 )
-from experiments.data import Task
+from experiments.data import FileTask
 from experiments.translate import Decoding
 from experiments.translators import load_translator
 from experiments.workloads import Sampling, Workload
@@ -31,7 +31,7 @@ NUM = 4
 def folder(tmp_path_factory):
     folder = toys.write_pair(tmp_path_factory.mktemp("toys"))
     toys.write_language_models(folder)
-    text = [Task(str(folder / "sentences.tsv"))]
+    text = [FileTask(str(folder / "sentences.tsv"))]
     counts.count(str(folder), tasks=text, vocabulary=str(folder / "spiece.model"))
     return folder
 
@@ -43,7 +43,7 @@ def workload(folder, name="EnDe", **kinds):
         name=name,
         target=str(folder / ("lm" if is_lm else "target")),
         vocabulary=str(folder / "spiece.model"),
-        task=Task(str(folder / "sentences.tsv"), limit=NUM, **columns),
+        task=FileTask(str(folder / "sentences.tsv"), limit=NUM, **columns),
         drafts=kinds,
         prompt_tokens=2 if is_lm else None,
         max_new_tokens=8,

@@ -11,7 +11,7 @@ import pytest
 import toys
 
 from experiments import alphas, compare, records, run, scores
-from experiments.data import Task
+from experiments.data import FileTask
 from experiments.quality import is_repetitive, quality
 from experiments.scores import NamedTask
 from experiments.translate import Decoding
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 def call(folder, output_dir, **changes):
     parts = [
         NamedTask(
-            kind, Task(str(folder / "heldout.tsv"), filter_column=2, filter_value=kind, limit=n)
+            kind, FileTask(str(folder / "heldout.tsv"), filter_column=2, filter_value=kind, limit=n)
         )
         for kind, n in (("lohelp", 3), ("manpages", 2))
     ]
@@ -61,12 +61,12 @@ def call(folder, output_dir, **changes):
         vocabulary=str(folder / "spiece.model"),
         test_sets=[
             *(dataclasses.replace(part, is_heldout=True) for part in parts),
-            NamedTask("far", Task(str(folder / "sentences.tsv"), limit=3)),
+            NamedTask("far", FileTask(str(folder / "sentences.tsv"), limit=3)),
         ],
         drafts={"shared": str(folder / "shared_draft")},
         decoding=HOW,
         earlier={"before": {"shared": str(folder / "shared_draft")}},
-        bigram_tasks=[Task(str(folder / "train.tsv"))],
+        bigram_tasks=[FileTask(str(folder / "train.tsv"))],
     )
     scores.score(str(output_dir), **{**given, **changes})
     return records.read(str(output_dir))

@@ -204,6 +204,56 @@ def free_port():
         return found.getsockname()[1]
 
 
+TOGETHER = """
+import sys
+from experiments import hosts, records
+from specdec.sharding import Layout, make_mesh
+from specdec.text import load_pair
+import toys
+
+folder, output, port, number, num = sys.argv[1:]
+layout = None
+if int(num) > 1:
+    hosts.join(f"localhost:{port}", int(num), int(number))
+    layout = Layout(make_mesh({"data": 1, "model": int(num)}))
+paths = [f"{folder}/{name}" for name in ("target", "draft", "spiece.model")]
+pair = load_pair(*paths, layout=layout)
+with hosts.quiet_unless_first():
+    texts = [source for source, _ in toys.sentences()[:3]]
+    for temperature in (0.0, 1.0):
+        outputs = pair.decode(texts, gamma=2, temperature=temperature, max_new_tokens=6)
+        found = [(one.tokens, one.accept_counts) for one in outputs]
+        assert hosts.from_first(hosts.is_first()) is True
+        records.append(output, {"temperature": temperature, "found": found})
+    print("done")
+"""
+
+
+def start(folder, output, port, number, num, program=TOGETHER):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": "tests"}
+    environment.pop("XLA_FLAGS", None)
+    output.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", program, *map(str, (folder, output, port, number, num))]
+    return subprocess.Popen(command, env=environment, text=True, stdout=-1, stderr=-1)
+
+
+def said_by(processes):
+    """What each said, without what JAX's own collectives say of themselves."""
+    told = [process.communicate(timeout=500) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), told
+    return [[line for line in out.splitlines() if "[Gloo]" not in line] for out, _ in told]
+
+
+def test_two_processes_decode_what_one_does(tmp_path):
+    (tmp_path / "pair").mkdir()
+    folder, port = toys.write_pair(tmp_path / "pair"), free_port()
+    both = said_by([start(folder, tmp_path / "both", port, i, 2) for i in range(2)])
+    one = said_by([start(folder, tmp_path / "one", port, 0, 1)])
+    assert both == [["done"], []] and one == [["done"]]
+    found = records.read(str(tmp_path / "both"))
+    assert len(found) == 2 and found == records.read(str(tmp_path / "one"))
+
+
 def start_process(folder, output, number, port, *flags):
     command = [sys.executable, "-m", "experiments.run", f"--output_dir={output}"]
     command += [f"--gin_file=gin_configs/{name}.gin" for name in ("compare", "devices")]
@@ -219,15 +269,13 @@ def start_process(folder, output, number, port, *flags):
     return subprocess.Popen(command + list(flags), env=environment, text=True, stdout=-1, stderr=-1)
 
 
+@pytest.mark.soak  # collectives of two processes are slow on few cores
 def test_two_processes_measure_what_one_does(tmp_path):
     (tmp_path / "pair").mkdir()
     folder = toys.write_pair(tmp_path / "pair")
     port, mesh = free_port(), '--gin.MESH={"data": 1, "model": 2}'
     both = [start_process(folder, tmp_path / "both", i, port, mesh) for i in range(2)]
-    told = [process.communicate(timeout=500) for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
-    # What JAX's own collectives say of themselves isn't ours.
-    said = [[line for line in out.splitlines() if "[Gloo]" not in line] for out, _ in told]
+    said = said_by(both)
     assert any("alpha" in line for line in said[0]) and not said[1]
     found = records.read(str(tmp_path / "both"))
     small = dict(NUM_SENTENCES=2, MAX_NEW_TOKENS=8, GAMMA=2)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments import run, train
-from experiments.data import Task
+from experiments.data import FileTask
 from experiments.run_state import read_curve
 from experiments.vocabulary import train_vocabulary
 from specdec.checkpoints import native
@@ -37,7 +37,7 @@ def toy(tmp_path_factory):
         lines.append(" ".join(words) + "\t" + " ".join(reversed(words)) + "\n")
     pairs = folder / "pairs.tsv"
     pairs.write_text("".join(lines))
-    task = Task(str(pairs), prefix="echo: ")
+    task = FileTask(str(pairs), prefix="echo: ")
     vocabulary = train_vocabulary(str(folder), tasks=[task], num_pieces=290)
     return [f"TRAIN_FILE = '{pairs}'", f"VOCABULARY = '{vocabulary.path}'"]
 
@@ -100,7 +100,7 @@ def test_asked_to_stop_it_saves_its_state_and_does_not_end_as_if_done(toy, tmp_p
 
 def test_decoder_only_models_learn_from_text_and_from_each_other(toy, tmp_path):
     students = "[@lm/distill.Student(), @heads/distill.Student()]"
-    text = [*toy, "data.Task.source_column = None", "data.Task.prefix = ''"]
+    text = [*toy, "data.FileTask.source_column = None", "data.FileTask.prefix = ''"]
     toy_run(tmp_path / "lm", [*text, f"STUDENTS = {students}"])
     rows = [row for row in read_curve(tmp_path / "lm") if row["kind"] == "train"]
     for name in ("lm", "heads"):
