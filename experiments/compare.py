@@ -72,6 +72,7 @@ def compare(
     num_traced: int = 3,
     seed: int = 0,
     num_extra_ids: int = 0,
+    max_source_tokens: int | None = None,
     dtype: str = "float32",
     devices: Devices | None = None,
     cost_repeats: int = COST_REPEATS,
@@ -91,6 +92,7 @@ def compare(
       num_traced: sentences whose rounds are shown, at the first temperature.
       seed: of the first sentence; the others' follow.
       num_extra_ids: of the vocabulary, see `Vocabulary`.
+      max_source_tokens: longer sources are cut, see `TextPair`.
       dtype: of the arithmetic, float32 or bfloat16.
       devices: None = one.
       cost_repeats: of measuring c and r.
@@ -115,6 +117,7 @@ def compare(
         vocabulary,
         prefix=task.prefix,
         num_extra_ids=num_extra_ids,
+        max_source_tokens=max_source_tokens,
         dtype=checked_dtype(dtype),
         layout=layouts[0],
         draft_layout=layouts[1],
@@ -134,6 +137,7 @@ def compare(
         num_sentences=num_sentences,
         seed=seed,
         num_extra_ids=num_extra_ids or None,
+        max_source_tokens=max_source_tokens,
         dtype=None if dtype == "float32" else dtype,
         devices=None if devices is None else dataclasses.asdict(devices),
     )

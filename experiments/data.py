@@ -194,9 +194,9 @@ class Examples:
 
 
 def tokenize(
-    tasks: Sequence[Task], vocabulary, *, max_lengths: tuple[int, int]
+    tasks: Sequence[Task], vocabulary, *, max_lengths: tuple[int, int], is_cut: bool = False
 ) -> tuple[Examples, int]:
-    """Tokenises the tasks; pairs with a side over its `max_lengths` ids, EOS too, are dropped.
+    """Tokenises the tasks; pairs with a side over its `max_lengths` ids are dropped, or cut.
 
     Returns:
       The examples, and the number of pairs dropped.
@@ -207,6 +207,8 @@ def tokenize(
         sources = vocabulary.encode([task.prefix + source for source, _ in pairs])
         outputs = vocabulary.encode([target for _, target in pairs])
         for source, output in zip(sources, outputs, strict=True):
+            if is_cut:
+                source, output = source[: max_lengths[0] - 1], output[: max_lengths[1] - 1]
             if len(source) >= max_lengths[0] or len(output) >= max_lengths[1]:
                 num_dropped += 1
                 continue
@@ -231,7 +233,12 @@ def from_lists(inputs, targets, task_ids=None) -> Examples:
 
 
 def load_examples(
-    tasks: Sequence[Task], vocabulary, *, max_lengths: tuple[int, int], cache_dir: str
+    tasks: Sequence[Task],
+    vocabulary,
+    *,
+    max_lengths: tuple[int, int],
+    cache_dir: str,
+    is_cut: bool = False,
 ) -> Examples:
     """`tokenize`, done once per content of files, vocabulary and settings.
 
@@ -243,11 +250,11 @@ def load_examples(
             f"{vocabulary.num_pieces} pieces: examples are stored as 16-bit ids; make a "
             "vocabulary of at most 65536"
         )
-    path = pathlib.Path(cache_dir) / f"examples-{_key(tasks, vocabulary, max_lengths)}.npz"
+    path = pathlib.Path(cache_dir) / f"examples-{_key(tasks, vocabulary, max_lengths, is_cut)}.npz"
     if path.is_file():
         with np.load(path) as stored:
             return Examples(**stored)
-    examples, num_dropped = tokenize(tasks, vocabulary, max_lengths=max_lengths)
+    examples, num_dropped = tokenize(tasks, vocabulary, max_lengths=max_lengths, is_cut=is_cut)
     print(
         f"tokenised {len(examples)} pairs, {len(examples.inputs)} input and "
         f"{len(examples.targets)} target tokens; dropped {num_dropped} over {max_lengths} tokens"
@@ -264,7 +271,7 @@ def load_examples(
     return examples
 
 
-def _key(tasks: Sequence[Task], vocabulary, max_lengths) -> str:
+def _key(tasks: Sequence[Task], vocabulary, max_lengths, is_cut: bool) -> str:
     """A hash of all that tokenised examples depend on. Weights and file names are not part."""
-    parts = [vocabulary.digest, max_lengths, *(task.digest() for task in tasks)]
+    parts = [vocabulary.digest, max_lengths, is_cut, *(task.digest() for task in tasks)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

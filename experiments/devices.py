@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
+from jax.sharding import AbstractMesh
 
 from specdec.sharding import SHARDED, Layout, Rules, make_mesh
 
@@ -44,6 +45,13 @@ class Devices:
             )
         target = Layout(make_mesh(self.mesh, devices[:-num_own]), self.rules)
         return target, Layout(make_mesh(self.draft_mesh, devices[-num_own:]), draft_rules)
+
+    def abstract_layouts(self) -> tuple[Layout, Layout]:
+        """As `layouts`, of devices that aren't there: for shapes, not for arrays."""
+        here = AbstractMesh(tuple(self.mesh.values()), tuple(self.mesh))
+        own = self.draft_mesh or self.mesh
+        there = AbstractMesh(tuple(own.values()), tuple(own))
+        return Layout(here, self.rules), Layout(there, self.draft_rules or self.rules)
 
 
 def _num_devices(mesh: Mapping[str, int]) -> int:

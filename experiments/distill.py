@@ -17,10 +17,11 @@ import jax
 from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
-from specdec.checkpoints import native
+from specdec.checkpoints import forms
 from specdec.models import Config
 from specdec.models.gpt import GPT, GPTConfig
 from specdec.models.t5 import T5
+from specdec.sharding import Layout
 from specdec.vocabulary import Vocabulary
 
 
@@ -129,7 +130,8 @@ def check_students(students: Sequence[Student], vocabulary: Vocabulary) -> None:
 def load_initial(student: Student) -> Any:
     """Parameters of the export that a student starts from; ValueError if it is another shape."""
     named = pathlib.Path(student.init_from) / student.name
-    params, config = native.load(named if named.is_dir() else student.init_from)
+    params, config = forms.load(named if named.is_dir() else student.init_from)
+    config = dataclasses.replace(config, dtype=student.config.dtype)
     if config.without_training() != student.config.without_training():
         raise ValueError(
             f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
@@ -157,8 +159,13 @@ class TargetView(NamedTuple):
     log_p: jax.Array | None
 
 
-def load_target(objective: Objective, students: Sequence[Student], num_rows: int) -> Target | None:
-    """The frozen target, if there is one.
+def load_target(
+    objective: Objective,
+    students: Sequence[Student],
+    num_rows: int,
+    layout: Layout | None = None,
+) -> Target | None:
+    """The frozen target, if there is one, over the devices of a layout if there is one.
 
     Raises:
       ValueError: if a student needs a target and there is none, or the shapes do not go together.
@@ -177,7 +184,8 @@ def load_target(objective: Objective, students: Sequence[Student], num_rows: int
                 "output: set TARGET to the target's export"
             )
         return None
-    params, config = native.load(objective.target)
+    sharding_fn = None if layout is None else layout.parameter
+    params, config = forms.load(objective.target, sharding_fn=sharding_fn)
     if config.vocab_size != num_rows:
         raise ValueError(
             f"target {objective.target!r} has {config.vocab_size} vocabulary rows, the vocabulary "

@@ -42,6 +42,11 @@ class Measured(NamedTuple):
     c: float
     expected: float
 
+    @property
+    def name(self) -> str:
+        """Of an experiment that measures the same."""
+        return f"table 2, {self.task}, {self.draft}, T={self.temperature:g}"
+
 
 TABLES_2_AND_4 = (
     Measured("EnDe", "small", 0.0, 7, 0.75, 3.4, 0.02, 3.2),

@@ -14,6 +14,7 @@ another folder (JAX_COMPILATION_CACHE_DIR) or none (JAX_ENABLE_COMPILATION_CACHE
 """
 
 import contextlib
+import copy
 import inspect
 import logging
 import os
@@ -92,9 +93,8 @@ def parse_config(
             _bind(binding)
         if not is_whole:
             return
-        for name, value in macros().items():
-            if getattr(value, "selector", None) == "gin.REQUIRED" or "gin.REQUIRED" in repr(value):
-                raise BadInput(f"{name} has no value: give it with --gin.{name}=...")
+        for name in macros_missing():
+            raise BadInput(f"{name} has no value: give it with --gin.{name}=...")
         gin.finalize()
     except BadInput:
         raise
@@ -132,6 +132,11 @@ def macros() -> dict[str, object]:
         for (scope, selector), parameters in gin.config._CONFIG.items()
         if selector == "gin.macro"
     }
+
+
+def macros_missing() -> list[str]:
+    """Macros that were left without a value."""
+    return [name for name, value in macros().items() if "gin.REQUIRED" in repr(value)]
 
 
 def _names_an_experiment() -> bool:
@@ -191,6 +196,30 @@ def _profiled(folder: str | None) -> Iterator[None]:
         yield
 
 
+def show(files, bindings, search_paths, *_) -> None:
+    """Says what a configuration would run, and runs nothing; see `dry_run`.
+
+    Raises:
+      BadInput: see `parse_config`.
+    """
+    if not files:
+        raise BadInput("no gin file: give one with --gin_file=FILE")
+    parse_config(files, bindings, search_paths, is_whole=False)
+    from experiments import dry_run
+
+    missing = [f"{name}: give it with --gin.{name}=..." for name in macros_missing()]
+    dry_run.dry_run(experiment(), missing)
+
+
+def experiment() -> Callable[..., None]:
+    """What run.execute.experiment names, configured by gin."""
+    try:
+        reference = gin.query_parameter(f"{__name__}.execute.experiment")
+    except ValueError as error:
+        raise BadInput("no experiment: bind run.execute.experiment") from error
+    return copy.deepcopy(reference)
+
+
 def run(files, bindings, search_paths, output_dir, profile_dir=None) -> None:
     """Parses, executes, and keeps the operative configuration.
 
@@ -246,7 +275,7 @@ def main(
         if argv[1:]:
             raise BadInput(f"{argv[1]!r} is no flag: write --gin_file=FILE, --gin.NAME=value")
         with _among_processes(settings):
-            run_fn(
+            (show if settings.dry_run else run_fn)(
                 settings.gin_file,
                 settings.gin_bindings,
                 settings.gin_search_paths,
@@ -291,6 +320,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     define(flags.DEFINE_list, "gin_search_paths", ["."], "Folders to look for gin files in.")
     define(flags.DEFINE_string, "output_dir", None, "Folder for all results; made if need be.")
     define(flags.DEFINE_string, "profile_dir", None, "Folder for a trace of JAX's profiler.")
+    define(flags.DEFINE_bool, "dry_run", False, "Say what would run, and what is missing for it.")
     text = "Run on all hosts of a TPU slice or SLURM job, which JAX finds out by itself."
     define(flags.DEFINE_bool, "distributed", False, text)
     define(flags.DEFINE_string, "coordinator", None, "Elsewhere: HOST:PORT of the first process.")

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import distill, evaluation
+from experiments import distill, evaluation, hosts
 from experiments.batching import Batch, BatchSource, Buckets, make_batch
 from experiments.data import Examples, Task, load_examples
+from experiments.devices import Devices
 from experiments.distill import Objective, Student
 from experiments.reporting import Meter, Reports, is_due, report_heldout, report_progress
 from experiments.run_state import Checkpoints, Curve, check_identity
@@ -26,6 +27,7 @@ from experiments.top_rows import TopRows, TopRowStore
 from experiments.update import TrainState, Updater
 from specdec.checkpoints import native
 from specdec.models import Config, language_model
+from specdec.sharding import Layout, in_force
 from specdec.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -44,12 +46,16 @@ class Corpus:
       tasks: mixed in training by their weights.
       heldout_tasks: for held-out loss, BLEU and chrF. May be empty.
       buckets: shapes of the batches; pairs longer than the last one are dropped.
+      is_cut: cut those to its length instead, as T5 cuts articles.
+      num_extra_ids: of the vocabulary, see `Vocabulary`.
     """
 
     vocabulary: str
     tasks: Sequence[Task]
     heldout_tasks: Sequence[Task] = ()
     buckets: Buckets = _BUCKETS
+    is_cut: bool = False
+    num_extra_ids: int = 0
 
     def __post_init__(self):
         if not self.tasks:
@@ -72,15 +78,18 @@ class Run:
         objective: Objective,
         optimizer: Any,
         seed: int,
+        layout: Layout | None = None,
     ):
+        self.layout = layout
+        self.is_cut = corpus.is_cut
         self.output_dir = pathlib.Path(output_dir).resolve()
         self.objective = objective
         self.students = {student.name: student for student in students}
         self.buckets = corpus.buckets
         self.seed = seed
-        self.vocabulary = Vocabulary(corpus.vocabulary)
+        self.vocabulary = Vocabulary(corpus.vocabulary, corpus.num_extra_ids)
         distill.check_students(students, self.vocabulary)
-        self.target = distill.load_target(objective, students, self.vocabulary.num_rows)
+        self.target = distill.load_target(objective, students, self.vocabulary.num_rows, layout)
         check_identity(output_dir, self._identity(optimizer))
         self.examples = self._load(corpus.tasks)
         self.heldout_examples = self._load(corpus.heldout_tasks) if corpus.heldout_tasks else None
@@ -111,6 +120,28 @@ class Run:
                 params[name] = jax.jit(language_model(student.config).init)(key)
         return self.updater.init(params)
 
+    def placed(self, state: TrainState) -> TrainState:
+        """The state where it is to lie. Adafactor's is small: every device holds all of it."""
+        # Restored arrays are bound to a device, new ones are not: two programs, unless all are.
+        if self.layout is None:
+            return jax.device_put(state, jax.devices()[0])
+        params = {name: self.layout.place(one) for name, one in state.params.items()}
+        rest = self.layout.replicate((state.step, state.opt_state))
+        return TrainState(rest[0], params, rest[1])
+
+    def step(self, state: TrainState, step: int, weights: Any, steps: int) -> tuple:
+        """State and metrics after one more step, and the batch's target tokens."""
+        batch, rows = self.batch_at(step)
+        num_tokens = int(batch.target_lengths.sum())
+        if self.layout is not None:
+            batch, rows = self.layout.place_rows((batch, rows))
+        num_steps = jnp.asarray(steps, jnp.float32)
+        with in_force(self.layout):
+            state, metrics = self.updater.step(
+                state, self.target_params, batch, rows, weights, num_steps
+            )
+        return state, metrics, num_tokens
+
     def fill_top_rows(self) -> None:
         """Runs the target over the corpus, where its stored rows are asked for."""
         if self.top_rows is not None:
@@ -126,6 +157,10 @@ class Run:
     def export(self, params: Any) -> None:
         """Writes the weights: DIR/export, or DIR/export/<name> where there are several."""
         folder = self.output_dir / "export"
+        if self.layout is not None:
+            params = self.layout.gathered(params)
+        if not hosts.is_first():
+            return
         for name, student in self.students.items():
             path = folder / name if len(self.students) > 1 else folder
             native.save(path, params[name], student.config.without_training())
@@ -136,6 +171,7 @@ class Run:
             self.vocabulary,
             max_lengths=self.buckets.max_lengths,
             cache_dir=str(self.output_dir / "cache"),
+            is_cut=self.is_cut,
         )
 
     def _open_top_rows(self) -> TopRowStore | None:
@@ -174,6 +210,7 @@ def train(
     objective: Objective = _TEACHER_FORCING,
     reports: Reports = _REPORTS,
     seed: int = 0,
+    devices: Devices | None = None,
 ) -> None:
     """Trains `students` up to step `steps`, going on from where the folder's run stands.
 
@@ -186,6 +223,7 @@ def train(
       objective: the losses, and the frozen target if there is one.
       reports: how often to report and to save.
       seed: of weights, data order and dropout.
+      devices: that students and target lie on, see `Devices`; None = one.
 
     Raises:
       ValueError: for whatever is wrong with the configuration, before anything is compiled.
@@ -200,6 +238,7 @@ def train(
         objective=objective,
         optimizer=optimizer,
         seed=seed,
+        layout=None if devices is None else devices.layouts()[0],
     )
     jax.config.update("jax_compilation_cache_dir", str(run.output_dir / "cache" / "compiled"))
     run.fill_top_rows()
@@ -210,8 +249,7 @@ def train(
     else:
         state = checkpoints.restore(jax.eval_shape(run.initial_state))
         logger.info("resuming at step %d", resumed_step)
-    # Restored arrays are bound to a device, new ones are not: two programs, unless all are bound.
-    state = jax.device_put(state, jax.devices()[0])
+    state = run.placed(state)
     curve = Curve(output_dir, resumed_step=resumed_step or 0)
     try:
         train_until(run, state, steps, reports=reports, checkpoints=checkpoints, curve=curve)
@@ -236,12 +274,10 @@ def train_until(
     stop, meter, saved_at = _StopRequest(), Meter(), time.monotonic()
     step = int(state.step)
     while step < steps and not stop.is_requested:
-        batch, rows = run.batch_at(step)
         weights = run.objective.weights_at(step, steps)
-        num_steps = jnp.asarray(steps, jnp.float32)
-        state, metrics = run.updater.step(state, run.target_params, batch, rows, weights, num_steps)
+        state, metrics, num_tokens = run.step(state, step, weights, steps)
         step += 1
-        meter.add(metrics, int(batch.target_lengths.sum()))
+        meter.add(metrics, num_tokens)
         if is_due(step, reports.progress_every, steps):
             epoch, _ = run.source.locate(step - 1)
             report_progress(curve, meter, step=step, steps=steps, epoch=epoch)

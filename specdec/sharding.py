@@ -123,6 +123,10 @@ class Layout:
 
         return jax.tree_util.tree_map_with_path(put, params)
 
+    def replicate(self, tree: Any) -> Any:
+        """Arrays that every device holds."""
+        return jax.tree.map(lambda leaf: _put(leaf, self.replicated), tree)
+
     def place_rows(self, rows: Any) -> Any:
         """Arrays [B, ...] with their rows apart, the same arrays on every process."""
 

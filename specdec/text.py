@@ -67,6 +67,8 @@ class TextPair:
       vocabulary: see `Vocabulary`.
       prefix: put before every source text, as T5 names its tasks.
       prompt_tokens: of a decoder-only target: tokens of a text that it goes on from, None = all.
+      max_source_tokens: longer sources are cut, EOS included, as T5 cuts articles; None = refused
+        where no bucket holds them.
 
     Where the target has a layout, requests are laid out by it, and results can be read by every
     process; the draft may lie on the same devices or on its own.
@@ -78,6 +80,7 @@ class TextPair:
     vocabulary: Vocabulary
     prefix: str = ""
     prompt_tokens: int | None = None
+    max_source_tokens: int | None = None
 
     def config(self, *, gamma: int, max_new_tokens: int) -> SpecConfig:
         return SpecConfig(
@@ -99,9 +102,9 @@ class TextPair:
         for number, text in enumerate(texts):
             if not text.strip():
                 raise ValueError(f"source text {number} is empty: leave it out")
-        rows = [
-            [*ids, EOS_ID] for ids in self.vocabulary.encode([self.prefix + text for text in texts])
-        ]
+        encoded = self.vocabulary.encode([self.prefix + text for text in texts])
+        most = None if self.max_source_tokens is None else self.max_source_tokens - 1
+        rows = [[*ids[:most], EOS_ID] for ids in encoded]
         lengths = [len(row) for row in rows]
         if max(lengths) > max(buckets):
             raise ValueError(
@@ -312,6 +315,7 @@ def load_pair(
     dtype: Any = jnp.float32,
     layout: Layout | None = None,
     draft_layout: Layout | None = None,
+    max_source_tokens: int | None = None,
 ) -> TextPair:
     """Loads a target and a draft. A draft without an encoder reads the target's encoder output.
 
@@ -338,6 +342,7 @@ def load_pair(
         words,
         prefix,
         prompt_tokens,
+        max_source_tokens,
     )
 
 

@@ -14,7 +14,7 @@ from experiments import run
 ROOT = pathlib.Path(__file__).parent.parent
 CONFIGS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("gin_configs/**/*.gin"))
 # What others include.
-PARTS = re.compile("/models/|/tasks/|_data.gin|/adafactor.gin")
+PARTS = re.compile(r"/models/|/tasks/|_data\.gin|/adafactor\.gin|/xxl_[a-z]+\.gin|/finetune\.gin")
 
 
 @pytest.fixture(autouse=True)

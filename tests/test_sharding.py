@@ -22,11 +22,11 @@ from specdec.sharding import REPLICATED, SHARDED, Layout, make_mesh
 ONE_EACH = {"data": 1, "model": 1}
 
 
-def run_python(program, num_devices=8, timeout=500):
+def run_python(program, num_devices=8, timeout=500, arguments=()):
     flags = f"--xla_force_host_platform_device_count={num_devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": "tests"}
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,
@@ -301,3 +301,50 @@ def test_processes_that_cannot_join_say_so(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert found.returncode == 2
     assert "can't join" in found.stderr and found.stderr.count("\n") == 1
+
+
+TRAINED = """
+import sys
+import toys
+from experiments import optimizers, records, reporting, train
+from experiments.batching import Buckets
+from experiments.data import FileTask
+from experiments.devices import Devices
+from experiments.distill import Student
+from specdec.kernels import library
+
+folder = sys.argv[1]
+losses = {}
+for name, devices in (("one", None), ("all", Devices({"data": 2, "model": 4}))):
+    with library.switched_off():
+        train.train(
+            f"{folder}/{name}",
+            corpus=train.Corpus(
+                f"{folder}/spiece.model",
+                [FileTask(f"{folder}/sentences.tsv", "to German: ")],
+                [FileTask(f"{folder}/sentences.tsv", "to German: ")],
+                Buckets((32,), slots_per_batch=256),
+            ),
+            students=[Student(toys.config(1))],
+            steps=4,
+            optimizer=optimizers.Adafactor(),
+            reports=reporting.Reports(progress_every=2, heldout_every=4, scores_every=0),
+            devices=devices,
+        )
+"""
+
+
+def test_training_on_a_mesh_takes_the_same_steps(tmp_path):
+    toys.write_sentences(tmp_path / "sentences.tsv")
+    toys.write_vocabulary(tmp_path / "spiece.model")
+    found = run_python(TRAINED, arguments=[tmp_path])
+    assert found.returncode == 0, found.stderr[-3000:]
+    rows = {}
+    for name in ("one", "all"):
+        lines = (tmp_path / name / "curve.jsonl").read_text().splitlines()
+        rows[name] = [json.loads(line) for line in lines]
+    told = [(row["kind"], row["step"]) for row in rows["one"]]
+    assert ("heldout", 4) in told and told == [(row["kind"], row["step"]) for row in rows["all"]]
+    for one, other in zip(rows["one"], rows["all"], strict=True):
+        losses = [row["model"]["cross_entropy"] for row in (one, other)]
+        assert losses[0] == pytest.approx(losses[1], abs=2e-3)

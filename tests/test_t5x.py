@@ -233,7 +233,9 @@ def test_what_is_no_t5x_checkpoint_is_told(tmp_path):
     with pytest.raises(CheckpointError, match=r"no T5X checkpoint at .*nowhere"):
         t5x.load(tmp_path / "nowhere")
     t5x.save(tmp_path / "run" / "checkpoint_9", random_params(V1_0), V1_0)
-    with pytest.raises(CheckpointError, match="it holds checkpoint_9: give that folder"):
+    assert_same(forms.load(tmp_path / "run")[0], random_params(V1_0))
+    (tmp_path / "run" / "checkpoint_8").mkdir()
+    with pytest.raises(CheckpointError, match="it holds checkpoint_8, checkpoint_9: give one"):
         forms.load(tmp_path / "run")
     path = tmp_path / "other"
     path.write_text("a text")

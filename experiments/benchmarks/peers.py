@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import records, tables
+from experiments.baselines import t5x
 from experiments.data import Task, first_pairs
 from specdec import identity, metrics, timing
 from specdec.checkpoints import huggingface as their_form
@@ -79,6 +80,7 @@ def race(
     systems = {
         **our_systems(pair, requests, config),
         **their_systems(pair, requests, config, folder),
+        **t5x_systems(pair, requests, config),
     }
     outputs, seconds = run_in_turn(systems, len(sentences), repeats)
     found = rows(pair, requests, config, outputs, seconds)
@@ -130,6 +132,28 @@ def their_systems(
         "transformers lookup": huggingface.by_lookup(theirs, gamma=config.gamma, **most),
     }
     return {name: lambda n, decode=decode: decode(sources[n]) for name, decode in decoders.items()}
+
+
+def t5x_systems(pair: TextPair, requests: Sequence, config: SpecConfig) -> dict[str, Run]:
+    """T5X's decoding loop over its own network and over ours; none where it isn't installed."""
+    how = dict(model=pair.target, max_new_tokens=config.max_new_tokens)
+    try:
+        decoders = {
+            name: t5x.greedy(pair.params.target, is_theirs=is_theirs, **how)
+            for name, is_theirs in (("t5x", True), ("t5x over our network", False))
+        }
+    except ValueError as error:
+        logger.info("without t5x: %s", error)
+        return {}
+
+    def ids(row: jax.Array) -> list[int]:
+        tokens = np.asarray(row).tolist()
+        return tokens[: tokens.index(config.eos_id) + 1] if config.eos_id in tokens else tokens
+
+    return {
+        name: lambda n, decode=decode: ids(decode(requests[n][0])[0])
+        for name, decode in decoders.items()
+    }
 
 
 def run_in_turn(

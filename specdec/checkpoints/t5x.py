@@ -61,7 +61,8 @@ def load(
     """Reads a T5X checkpoint.
 
     Args:
-      path: the folder `checkpoint_N`, or the file of the one-file form; may begin with gs://.
+      path: the folder `checkpoint_N`, the folder that holds just one such, or the file of the
+        one-file form; may begin with gs://.
       dtype: float32 or bfloat16, of the parameters and of the config that come back.
       stays_narrow, sharding_fn: see `leaves.place`.
 
@@ -82,7 +83,7 @@ def opened(
     path: str | os.PathLike, dtype: Any = jnp.float32
 ) -> Iterator[tuple[dict[str, Leaf], T5Config]]:
     """Yields the parameters by name, checked but not read, and the config, in a dtype."""
-    where = str(path)
+    where = _only_step(str(path))
     with contextlib.ExitStack() as stack:
         flat = _unscanned(where, _without_roots(where, _raw_leaves(where, stack)))
         config = config_of(where, flat, dtype)
@@ -197,11 +198,22 @@ def _raw_leaves(where: str, stack: contextlib.ExitStack) -> Raw:
     raise CheckpointError(f"no T5X checkpoint at {where!r}: {_instead(where)}")
 
 
+def _only_step(where: str) -> str:
+    """A run's folder stands for its checkpoint_N, if there is just one."""
+    inner = _steps(where)
+    return (
+        str(inner[0]) if len(inner) == 1 and not (pathlib.Path(where) / INDEX).exists() else where
+    )
+
+
+def _steps(where: str) -> list[pathlib.Path]:
+    return [] if "://" in where else sorted(pathlib.Path(where).glob("checkpoint_*"))
+
+
 def _instead(where: str) -> str:
-    folder = pathlib.Path(where)
-    inner = sorted(folder.glob("checkpoint_*")) if folder.is_dir() else []
+    inner = _steps(where)
     if inner:
-        return f"it holds {inner[-1].name}: give that folder"
+        return f"it holds {', '.join(one.name for one in inner)}: give one of these"
     return f"it must be a folder with a file {INDEX} or {METADATA}, or the one-file form"
 
 

@@ -364,6 +364,12 @@ CONFIGS: dict[str, T5Config] = {
         },
     ),
 }
+# Flan-T5 is T5 1.1, trained on.
+CONFIGS |= {
+    name.replace("t5_1_1", "flan_t5"): config
+    for name, config in CONFIGS.items()
+    if name.startswith("t5_1_1")
+}
 
 
 @dataclasses.dataclass(frozen=True)
