@@ -6,6 +6,7 @@ measured apart from the runs that they predict. One record a temperature.
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -142,7 +143,7 @@ def compare(
         devices=None if devices is None else dataclasses.asdict(devices),
     )
     records.write_environment(output_dir)
-    for text, _ in sentences[:num_traced]:
+    for text, _ in sentences[: 0 if pair.is_apart else num_traced]:
         rich.print(f"[bold]{text}[/bold]")
         shown = pair.trace(
             text,
@@ -187,18 +188,10 @@ def measure(
     config = pair.config(gamma=gamma, max_new_tokens=max_new_tokens)
     run = decode_in_turn(pair, [text for text, _ in sentences], how, config, seed)
     counts = metrics.summarize(run.fast)
-    alpha, alpha_error, num_alpha_tokens = target_alpha(pair, run, how, config)
-    typical = run.requests[len(run.requests) // 2]
-    costs = timing.step_costs(
-        pair.params,
-        *typical,
-        target=pair.target,
-        drafter=pair.drafter,
-        settings=how,
-        config=config,
-        repeats=cost_repeats,
+    predicted = (
+        _unpredicted() if pair.is_apart else _predicted(pair, run, how, config, cost_repeats)
     )
-    c, r = costs["c"], costs["r"]
+    c, r = predicted["c"], predicted["verify_cost"]
     speedup, low, high = speedup_of(run)
     total, _, _ = metrics.ratio_interval(
         _per_token(run.plain, run.seconds["plain"]), _per_token(run.fast, run.seconds["fast"])
@@ -211,18 +204,11 @@ def measure(
         "max_new_tokens": max_new_tokens,
         "seed": seed,
         **counts,
-        "alpha": alpha,
-        "alpha_standard_error": alpha_error,
-        "num_alpha_tokens": num_alpha_tokens,
-        "c": c,
-        "verify_cost": r,
-        "target_seconds": costs["target_seconds"],
+        **predicted,
         "speedup": speedup,
         "speedup_low": low,
         "speedup_high": high,
         "speedup_total": total,
-        "expected_speedup_c": float(theory.walltime_factor(alpha, gamma, c)),
-        "expected_speedup": float(theory.walltime_factor(alpha, gamma, c, r)),
         "accounted_speedup": counts["tokens_per_call"] / (gamma * c + r),
         "identical": None if temperature else len(sentences) - len(found),
         "ties": [dataclasses.asdict(one) for one in found if one.is_tie],
@@ -233,6 +219,40 @@ def measure(
         "dtype": pair.target.config.dtype.name,
         "device": jax.devices()[0].device_kind,
     }
+
+
+def _predicted(
+    pair: TextPair, run: Run, how: Settings, config: SpecConfig, cost_repeats: int
+) -> dict[str, Any]:
+    """alpha, c and r, measured apart from the runs, and what Theorem 3.8 makes of them."""
+    alpha, alpha_error, num_alpha_tokens = target_alpha(pair, run, how, config)
+    costs = timing.step_costs(
+        pair.params,
+        *run.requests[len(run.requests) // 2],  # a typical one
+        target=pair.target,
+        drafter=pair.drafter,
+        settings=how,
+        config=config,
+        repeats=cost_repeats,
+    )
+    c, r = costs["c"], costs["r"]
+    return {
+        "alpha": alpha,
+        "alpha_standard_error": alpha_error,
+        "num_alpha_tokens": num_alpha_tokens,
+        "c": c,
+        "verify_cost": r,
+        "target_seconds": costs["target_seconds"],
+        "expected_speedup_c": float(theory.walltime_factor(alpha, config.gamma, c)),
+        "expected_speedup": float(theory.walltime_factor(alpha, config.gamma, c, r)),
+    }
+
+
+def _unpredicted() -> dict[str, Any]:
+    """The same entries of a draft on devices of its own: c and r are costs within one program."""
+    names = "alpha alpha_standard_error c verify_cost target_seconds"
+    names += " expected_speedup_c expected_speedup"
+    return {"num_alpha_tokens": 0, **dict.fromkeys(names.split(), math.nan)}
 
 
 def decode_in_turn(
@@ -254,6 +274,8 @@ def decode_in_turn(
             pair.params, *request[:2], target=pair.target, drafter=pair.drafter, cache_length=size
         ),
     }
+    if pair.is_apart:  # where no one program begins both; the draft's part counts as decoding
+        run["fast_encoder"] = run["plain_encoder"]
     with compilation.counted() as compiles:
         shapes = {str(jax.tree.map(jnp.shape, request)): request for request in requests}
         for request in shapes.values():

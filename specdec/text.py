@@ -183,6 +183,7 @@ class TextPair:
             prompt,
             model=self.target,
             num_ids=config.num_ids,
+            tie=identity.TIE[self.target.config.dtype.name],
         )
 
     def decode(

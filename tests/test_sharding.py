@@ -303,6 +303,28 @@ def test_processes_that_cannot_join_say_so(tmp_path):
     assert "can't join" in found.stderr and found.stderr.count("\n") == 1
 
 
+COMPARED = """
+import sys
+from experiments import run
+folder = sys.argv[1]
+names = dict(TARGET="target", DRAFT="draft", VOCABULARY="spiece.model", SENTENCES="sentences.tsv")
+bindings = [f"{name} = {folder + '/' + path!r}" for name, path in names.items()]
+bindings += ["NUM_SENTENCES = 2", "MAX_NEW_TOKENS = 6", "GAMMA = 2", "TEMPERATURES = (0.0,)"]
+bindings += ['MESH = {"data": 1, "model": 2}', 'DRAFT_MESH = {"data": 1, "model": 1}']
+files = [f"gin_configs/{name}.gin" for name in ("compare", "devices")]
+run.run(files, bindings, ["."], folder + "/output")
+"""
+
+
+def test_a_draft_apart_is_compared_by_its_gin_file(tmp_path):
+    toys.write_pair(tmp_path)
+    found = run_python(COMPARED, num_devices=3, arguments=[tmp_path])
+    assert found.returncode == 0, found.stderr[-3000:]
+    (row,) = records.read(str(tmp_path / "output"))
+    assert row["identical"] == 2 and row["bugs"] == []
+    assert row["speedup"] > 0 and row["c"] is None and row["alpha"] is None
+
+
 TRAINED = """
 import sys
 import toys

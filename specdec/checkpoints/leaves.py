@@ -5,7 +5,7 @@ that its own devices hold.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,8 @@ import numpy as np
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 Index = tuple[slice, ...]
+_PART_BYTES = 16 << 20
+_ALIGNMENT = 64
 # Name and shape of a parameter -> where it goes.
 ShardingFn = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
 
@@ -81,7 +83,7 @@ def place(
         to = jnp.bfloat16 if stays_narrow and leaf.dtype == "bfloat16" else dtype
 
         def part(index: Index, leaf: Leaf = leaf, to: Any = to) -> np.ndarray:
-            return np.asarray(leaf.read_fn(index)).astype(to, copy=False)
+            return _converted(leaf, index, to)
 
         if sharding_fn is None:
             placed[name] = jnp.asarray(part((slice(None),) * len(leaf.shape)))
@@ -89,3 +91,25 @@ def place(
             sharding = sharding_fn(name, leaf.shape)
             placed[name] = jax.make_array_from_callback(leaf.shape, sharding, part)
     return placed
+
+
+def _aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An empty array where XLA's CPU backend takes arrays as they are, without a copy."""
+    num_bytes = math.prod(shape) * jnp.dtype(dtype).itemsize
+    memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + num_bytes].view(dtype).reshape(shape)
+
+
+def _converted(leaf: Leaf, index: Index, dtype: Any) -> np.ndarray:
+    """A part of a leaf in another dtype; a large one row by row, lest both be there whole."""
+    if not index or jnp.dtype(dtype) == leaf.dtype or leaf.num_bytes <= _PART_BYTES:
+        return np.asarray(leaf.read_fn(index)).astype(dtype, copy=False)
+    first, last, _ = index[0].indices(leaf.shape[0])
+    sizes = [len(range(*one.indices(size))) for one, size in zip(index, leaf.shape, strict=True)]
+    found = _aligned(sizes, dtype)
+    step = max(_PART_BYTES * leaf.shape[0] // leaf.num_bytes, 1)
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        found[start - first : stop - first] = leaf.read_fn((slice(start, stop), *index[1:]))
+    return found

@@ -4,9 +4,11 @@ An array is msgpack's extension 1, which holds (shape, name of the dtype, bytes)
 one of over a gigabyte is a map of its pieces. A T5X checkpoint of the oldest form is one such file.
 """
 
+import math
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import msgpack
 import numpy as np
 from flax import serialization
@@ -23,16 +25,27 @@ Path = tuple[str, ...]
 
 
 class Packed(NamedTuple):
-    """An array in the file: its span, and what its head says."""
+    """An array in the file: its span, what its head says, and where its numbers begin.
+
+    `numbers` is None where they lie in pieces.
+    """
 
     start: int
     stop: int
     shape: tuple[int, ...]
     dtype: str
+    numbers: int | None = None
 
-    def read(self, content: Any) -> np.ndarray:
-        """The array, of the file's content, a memory map or bytes."""
-        return np.asarray(serialization.msgpack_restore(bytes(content[self.start : self.stop])))
+    def read(self, content: Any, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """A part of the array, by default all, of the file's content, a memory map or bytes."""
+        if self.numbers is None:
+            whole = serialization.msgpack_restore(bytes(content[self.start : self.stop]))
+            return np.asarray(whole)[index]
+        dtype = jnp.dtype(self.dtype)
+        size = math.prod(self.shape)
+        flat = np.frombuffer(content, dtype, size, self.numbers)
+        # A copy: a view would keep the map from being closed.
+        return np.array(flat.reshape(self.shape)[index])
 
 
 def walk(content: Any) -> Iterator[tuple[Path, Any]]:
@@ -127,4 +140,6 @@ def _array(content: Any, position: int) -> Packed:
     unpacker = _unpacker(content, code + 1)
     unpacker.read_array_header()
     shape, dtype = unpacker.unpack(), unpacker.unpack()
-    return Packed(position, code + 1 + length, tuple(shape), dtype)
+    stop = code + 1 + length
+    numbers = stop - math.prod(shape) * jnp.dtype(dtype).itemsize  # they come last
+    return Packed(position, stop, tuple(shape), dtype, numbers)

@@ -47,6 +47,7 @@ _ITEMS = ("", "state/", "default/", "params/", "items/")
 _ROOTS = (("optimizer", "target"), ("target",), ("params",))
 _SCANNED = re.compile(r"(encoder|decoder)/layers/(.+)")
 _SCAN_AXIS = 1
+_CHUNK_BYTES = 16 << 20
 
 Raw = dict[tuple[str, ...], Leaf]  # parameters by the path of keys, the root still on it
 
@@ -234,7 +235,7 @@ def _of_map(where: str, folder: str, content: Any) -> Raw:
 
 
 def _reads_packed(content: Any, packed: Packed) -> Callable[[Index], np.ndarray]:
-    return lambda index: packed.read(content)[index]
+    return lambda index: packed.read(content, index)
 
 
 def _of_metadata(where: str, folder: str, content: bytes) -> Raw:
@@ -380,13 +381,21 @@ def _is_ours(name: str) -> bool:
     return name == INDEX or name.startswith(("target.", "state."))
 
 
+def _chunks(array: np.ndarray) -> list[int]:
+    """Rows that make up to 16 MB: a reader holds a chunk at a time. T5X's own have 64."""
+    if array.nbytes <= _CHUNK_BYTES or not array.ndim:
+        return list(array.shape)
+    per_row = array.nbytes // array.shape[0]
+    return [max(_CHUNK_BYTES // per_row, 1), *array.shape[1:]]
+
+
 def _write_array(folder: pathlib.Path, name: str, leaf: Leaf, dtype: Any) -> dict[str, Any]:
     """Writes a zarr array, and returns its description for the index."""
     array = np.asarray(leaf.read(), jnp.dtype(leaf.dtype if dtype is None else dtype))
     path = f"target.{name.replace('/', '.')}/"
     metadata = {
         "shape": list(array.shape),
-        "chunks": list(array.shape),
+        "chunks": _chunks(array),
         "compressor": {"id": "gzip", "level": 1},
     }
     about = {"driver": "zarr", "dtype": array.dtype.name, "metadata": metadata}
