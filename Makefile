@@ -14,15 +14,16 @@ $(VENV)/installed: setup.py
 	@touch $@
 
 $(VENV)/baselines: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[test,baselines]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,baselines,tasks]'
 	@touch $@
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
 
-# What is slower: large samples, kills, real weights, other programs on the same weights.
+# What is slower: large samples, kills, real weights, other programs, seqio and its data sets.
 soak: $(VENV)/baselines
 	XLA_FLAGS= $(BIN)/python -m pytest -m soak
+	XLA_FLAGS= $(BIN)/python -m pytest tests/test_tasks.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -9,14 +9,16 @@ CORE = [
     "flax>=0.12.8",
     "gin-config>=0.5.0",
     "jax>=0.10.2",
+    "msgpack",
     "numpy",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12.8",
     "protobuf",
     "rich",
     "sacrebleu",
-    "safetensors",
+    "safetensors>=0.8",
     "sentencepiece",
+    "tensorstore",
 ]
 
 EXTRAS = {

@@ -216,7 +216,7 @@ def test_a_truncated_or_missing_file_is_named(tmp_path):
         with pytest.raises(CheckpointError, match=r"model\.safetensors: can't be read"):
             native.load(tmp_path / "model")
     weights.unlink()
-    with pytest.raises(CheckpointError, match=r"neither model\.safetensors nor its index"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: missing, and its index"):
         native.load(tmp_path / "model")
     config = tmp_path / "model" / "config.json"
     config.write_text(config.read_text()[:30])

@@ -37,8 +37,9 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
             raise CheckpointError(f"{folder / INDEX}: has no weight_map: copy it again")
         return [folder / name for name in sorted(set(members.values()))]
     raise CheckpointError(
-        f"{folder}: neither {WEIGHTS} nor its index. A pytorch_model.bin is a pickle, which can "
-        "run code and is not read: open and save it with transformers, safe_serialization=True"
+        f"{folder / WEIGHTS}: missing, and its index, too: copy it again. A pytorch_model.bin is a "
+        "pickle, which can run code and is not read: open and save it with transformers, "
+        "safe_serialization=True"
     )
 
 
