@@ -8,6 +8,7 @@ aren't there are told by the shape that their name stands for (`published`).
 
 import copy
 import dataclasses
+import functools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,6 +172,7 @@ def layouts_in(arguments: Mapping[str, Any]) -> tuple[Layout, Layout] | None:
     return None
 
 
+@functools.cache
 def shapes_of(config: Config, dtype: Any) -> Any:
     """Parameters as shapes."""
     params = jax.eval_shape(lambda: language_model(config).init(jax.random.key(0)))

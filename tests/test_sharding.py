@@ -125,6 +125,7 @@ for temperature, q in ((1.0, reader),):
 """
 
 
+@pytest.mark.soak
 def test_a_draft_on_devices_of_its_own_changes_no_token():
     found = run_python(SETTING + APART)
     assert found.returncode == 0, found.stderr[-3000:]
@@ -256,6 +257,7 @@ def said_by(processes):
     return [[line for line in out.splitlines() if "[Gloo]" not in line] for out, _ in told]
 
 
+@pytest.mark.soak
 def test_two_processes_decode_what_one_does(tmp_path):
     (tmp_path / "pair").mkdir()
     folder, port = toys.write_pair(tmp_path / "pair"), free_port()
