@@ -15,12 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 from absl import flags
 from flax import serialization
-
-from experiments import convert
-from specdec.checkpoints import forms, huggingface, leaves, msgpack_map, native, shards, strict, t5x
-from specdec.checkpoints.strict import CheckpointError
-from specdec.models import t5
-from tests.test_checkpoints import (
+from test_checkpoints import (
     BOTH,
     DRAFT,
     FIXTURES,
@@ -30,6 +25,11 @@ from tests.test_checkpoints import (
     needs_fixtures,
     random_params,
 )
+
+from experiments import convert
+from specdec.checkpoints import forms, huggingface, leaves, msgpack_map, native, shards, strict, t5x
+from specdec.checkpoints.strict import CheckpointError
+from specdec.models import t5
 
 LAYERS = {"encoder": V1_1.num_encoder_layers, "decoder": V1_1.num_decoder_layers}
 
