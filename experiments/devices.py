@@ -1,7 +1,9 @@
 """How target and draft lie over several devices, as gin files say it (see `specdec.sharding`)."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh
@@ -32,30 +34,26 @@ class Devices:
           ValueError: if the meshes need another number of devices than there are.
         """
         devices = list(jax.devices() if devices is None else devices)
-        draft_rules = self.rules if self.draft_rules is None else self.draft_rules
         if self.draft_mesh is None:
             mesh = make_mesh(self.mesh, devices)
-            return Layout(mesh, self.rules), Layout(mesh, draft_rules)
-        num_own = _num_devices(self.draft_mesh)
-        num_wanted = _num_devices(self.mesh) + num_own
+            return self._laid_out(mesh, mesh)
+        num_own = math.prod(self.draft_mesh.values())
+        num_wanted = math.prod(self.mesh.values()) + num_own
         if num_wanted != len(devices):
             raise ValueError(
                 f"meshes of {dict(self.mesh)} and {dict(self.draft_mesh)} need {num_wanted} "
                 f"devices, there are {len(devices)}: change them"
             )
-        target = Layout(make_mesh(self.mesh, devices[:-num_own]), self.rules)
-        return target, Layout(make_mesh(self.draft_mesh, devices[-num_own:]), draft_rules)
+        return self._laid_out(
+            make_mesh(self.mesh, devices[:-num_own]),
+            make_mesh(self.draft_mesh, devices[-num_own:]),
+        )
 
     def abstract_layouts(self) -> tuple[Layout, Layout]:
         """As `layouts`, of devices that aren't there: for shapes, not for arrays."""
-        here = AbstractMesh(tuple(self.mesh.values()), tuple(self.mesh))
-        own = self.draft_mesh or self.mesh
-        there = AbstractMesh(tuple(own.values()), tuple(own))
-        return Layout(here, self.rules), Layout(there, self.draft_rules or self.rules)
+        meshes = (self.mesh, self.draft_mesh or self.mesh)
+        return self._laid_out(*(AbstractMesh(tuple(m.values()), tuple(m)) for m in meshes))
 
-
-def _num_devices(mesh: Mapping[str, int]) -> int:
-    num = 1
-    for size in mesh.values():
-        num *= size
-    return num
+    def _laid_out(self, here: Any, there: Any) -> tuple[Layout, Layout]:
+        draft_rules = self.rules if self.draft_rules is None else self.draft_rules
+        return Layout(here, self.rules), Layout(there, draft_rules)

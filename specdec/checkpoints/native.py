@@ -46,12 +46,7 @@ def write(
     path: str | os.PathLike, flat: Mapping[str, Leaf], config: Config, storage_dtype: Any = None
 ) -> None:
     """`save` of parameters that may lie in a file yet, under their names joined by "/"."""
-    strict.check_names_and_shapes(
-        "parameters to save",
-        strict.expected_shapes(config),
-        {name: leaf.shape for name, leaf in flat.items()},
-        "Save the parameters together with the config that made them (without the outer 'params').",
-    )
+    strict.check_parameters(flat, config)
     fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
     model_type = kinds.model_type(config)
     content = json.dumps({"model_type": model_type, **fields}, indent=2) + "\n"
@@ -84,9 +79,8 @@ def load(
     Raises:
       CheckpointError: if anything is missing, left over, of another shape, or cut short.
     """
-    with opened(path, dtype) as (flat, config):
-        how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
-        return strict.unflatten(leaves.place(flat, dtype, **how)), config
+    how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
+    return strict.loaded(opened(path, dtype), dtype, **how)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,16 @@ only then reads tensors, one by one (`leaves.py`): a checkpoint is loaded whole 
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import flax
 import jax
 
-from specdec.checkpoints.leaves import FLOATS, Leaf
-from specdec.models import Config, language_model
+from specdec.checkpoints.leaves import FLOATS, Leaf, place
+from specdec.models import Config, T5Config, language_model
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class CheckpointError(ValueError):
@@ -68,6 +71,34 @@ def fail_if_any(where: Any, problems: list[str], remedy: str) -> None:
         raise CheckpointError(
             f"{where}: {len(problems)} problem(s), so nothing is taken: {first}. {remedy}{rest}"
         )
+
+
+def check_parameters(flat: Mapping[str, Leaf], config: Config) -> None:
+    """Raises a CheckpointError unless the parameters to save are the config's."""
+    check_names_and_shapes(
+        "parameters to save",
+        expected_shapes(config),
+        {name: leaf.shape for name, leaf in flat.items()},
+        "Save the parameters together with the config that made them (without the outer 'params').",
+    )
+
+
+def partial_model_problems(config: T5Config) -> list[str]:
+    """What only our own form can say of a T5, one line each."""
+    problems = []
+    if config.num_encoder_layers == 0:
+        problems.append("num_encoder_layers=0: reads another model's encoder output")
+    if config.num_logits not in (None, config.vocab_size):
+        problems.append(f"num_logits={config.num_logits}: gives logits to the first ids only")
+    return problems
+
+
+def loaded(
+    opening: AbstractContextManager[tuple[dict[str, Leaf], ConfigT]], dtype: Any, **how: Any
+) -> tuple[dict[str, Any], ConfigT]:
+    """Nested parameters and config of a form's `opened`; `how` as `leaves.place` takes it."""
+    with opening as (flat, config):
+        return unflatten(place(flat, dtype, **how)), config
 
 
 def non_float_problems(leaves: Mapping[str, Leaf]) -> list[str]:

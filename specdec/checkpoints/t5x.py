@@ -74,9 +74,8 @@ def load(
       CheckpointError: if it is no T5, or anything is missing, left over, of another shape, or cut
         short.
     """
-    with opened(path, dtype) as (flat, config):
-        how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
-        return strict.unflatten(leaves.place(flat, dtype, **how)), config
+    how = dict(stays_narrow=stays_narrow, sharding_fn=sharding_fn)
+    return strict.loaded(opened(path, dtype), dtype, **how)
 
 
 @contextlib.contextmanager
@@ -351,20 +350,11 @@ def write(
     step: int = 0,
 ) -> None:
     """`save` of parameters that may lie in a file yet, under their names joined by "/"."""
-    problems = []
-    if config.num_encoder_layers == 0:
-        problems.append("num_encoder_layers=0: reads another model's encoder output")
-    if config.num_logits not in (None, config.vocab_size):
-        problems.append(f"num_logits={config.num_logits}: gives logits to the first ids only")
+    problems = strict.partial_model_problems(config)
     if config.scale_logits not in (None, config.tied):
         problems.append(f"scale_logits={config.scale_logits} with tied={config.tied}")
     strict.fail_if_any(path, problems, "t5x's T5 has no such model: keep it in our form.")
-    strict.check_names_and_shapes(
-        "parameters to save",
-        strict.expected_shapes(config),
-        {name: leaf.shape for name, leaf in flat.items()},
-        "Save the parameters together with the config that made them.",
-    )
+    strict.check_parameters(flat, config)
 
     def fill(folder: pathlib.Path) -> None:
         target = {}
