@@ -35,11 +35,24 @@ class Student:
       name: of its export folder.
       init_from: an export to start from, or the folder of several, of which the one called
         `name` is taken; "" = random weights.
+      frozen: groups of its parameters that stay as they start, "encoder" for one.
+
+    Raises:
+      ValueError: if random weights would stay.
     """
 
     config: Config
     name: str = "model"
     init_from: str = ""
+    frozen: Sequence[str] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "frozen", tuple(self.frozen))
+        if self.frozen and not self.init_from:
+            raise ValueError(
+                f"{self.name!r} is frozen in {self.frozen}, but starts from random weights: set "
+                "init_from, or freeze nothing"
+            )
 
     @property
     def is_encoderless(self) -> bool:
@@ -132,10 +145,17 @@ def load_initial(student: Student) -> Any:
     named = pathlib.Path(student.init_from) / student.name
     params, config = forms.load(named if named.is_dir() else student.init_from)
     config = dataclasses.replace(config, dtype=student.config.dtype)
+    if hasattr(config, "num_logits"):  # says which rows of the head are used, not which there are
+        config = dataclasses.replace(config, num_logits=student.config.num_logits)
     if config.without_training() != student.config.without_training():
         raise ValueError(
             f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
             f"{student.config}: start from an export of the same shape"
+        )
+    unknown = set(student.frozen) - params.keys()
+    if unknown or params.keys() <= set(student.frozen):
+        raise ValueError(
+            f"frozen={student.frozen}: name some of {', '.join(sorted(params))}, but not all"
         )
     return params
 

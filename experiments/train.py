@@ -102,6 +102,7 @@ class Run:
             seed=seed,
             target_config=self.target and self.target.config,
             with_target_logits=self.target is not None and objective.is_distilling,
+            frozen={name: student.frozen for name, student in self.students.items()},
         )
         self.top_rows = self._open_top_rows()
 

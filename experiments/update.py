@@ -4,7 +4,7 @@ Dimensions: B batch, T decoder length, K real ids.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -45,6 +45,7 @@ class Updater:
       with_target_logits: whether a loss asks for the target's distributions.
       num_ids: real ids, K.
       seed: of dropout.
+      frozen: the groups of a student's parameters that stay as they are, by name.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Updater:
         seed: int,
         target_config: Config | None = None,
         with_target_logits: bool = False,
+        frozen: Mapping[str, Sequence[str]] | None = None,
     ):
         self.configs = dict(configs)
         self.optimizer = optimizer
@@ -63,13 +65,14 @@ class Updater:
         self.seed = seed
         self.target_config = target_config
         self.with_target_logits = with_target_logits
+        self.frozen = dict(frozen or {})
         self.step = jax.jit(self._step, donate_argnums=0)
         self.evaluate = jax.jit(self._evaluate)
 
     def init(self, params: Mapping[str, Any]) -> TrainState:
         """The state before the first step."""
         transform = self.optimizer.transform(1)  # the state does not depend on the length
-        opt_state = {name: transform.init(params[name]) for name in self.configs}
+        opt_state = {name: transform.init(self._split(name, params)[0]) for name in self.configs}
         return TrainState(jnp.zeros((), jnp.int32), dict(params), opt_state)
 
     def _step(
@@ -87,8 +90,10 @@ class Updater:
         step_key = jax.random.fold_in(jax.random.key(self.seed), state.step)
         params, opt_state, metrics = {}, {}, {}
         for index, name in enumerate(self.configs):
+            trained, kept = self._split(name, state.params)
             loss_fn = functools.partial(
                 self._loss,
+                kept=kept,
                 name=name,
                 batch=batch,
                 view=view,
@@ -96,10 +101,9 @@ class Updater:
                 weights=weights,
                 dropout_key=jax.random.fold_in(step_key, index),
             )
-            old = state.params[name]
-            gradients, metrics[name] = jax.grad(loss_fn, has_aux=True)(old)
-            updates, opt_state[name] = transform.update(gradients, state.opt_state[name], old)
-            params[name] = optax.apply_updates(old, updates)
+            gradients, metrics[name] = jax.grad(loss_fn, has_aux=True)(trained)
+            updates, opt_state[name] = transform.update(gradients, state.opt_state[name], trained)
+            params[name] = {**optax.apply_updates(trained, updates), **kept}
             metrics[name]["gradient_norm"] = optax.global_norm(gradients)
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
@@ -123,11 +127,17 @@ class Updater:
             with_logits=with_logits and self.with_target_logits,
         )
 
+    def _split(self, name: str, params: Mapping[str, Any]) -> tuple[dict, dict]:
+        """A student's groups of parameters that are trained, and those that are kept."""
+        frozen = self.frozen.get(name, ())
+        trained = {group: one for group, one in params[name].items() if group not in frozen}
+        return trained, {group: params[name][group] for group in frozen}
+
     def _loss(
-        self, params: Any, *, weights: LossWeights, batch: Batch, **context: Any
+        self, trained: Any, *, kept: Any, weights: LossWeights, batch: Batch, **context: Any
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mixed loss, and its parts."""
-        means = _means(self._parts(params, batch=batch, **context), batch)
+        means = _means(self._parts({**trained, **kept}, batch=batch, **context), batch)
         mixed = sum(getattr(weights, part) * mean for part, mean in means.items())
         return mixed, {"loss": mixed, **means}
 

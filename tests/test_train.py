@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import run, train
+from experiments import distill, run, train
 from experiments.data import FileTask
 from experiments.run_state import read_curve
 from experiments.vocabulary import train_vocabulary
@@ -153,6 +153,32 @@ def test_run_starts_from_an_export(toy, target, tmp_path):
     toy_run(tmp_path, [*toy, start, "STEPS = 10"])
     begun = read_curve(tmp_path)[0]["target"]["cross_entropy"]
     assert begun < read_curve(target)[0]["target"]["cross_entropy"] - 0.5
+
+
+def test_frozen_groups_stay_and_the_others_learn(toy, target, tmp_path):
+    start = f"target/distill.Student.init_from = '{target / 'export'}'"
+    frozen = "target/distill.Student.frozen = ('encoder', 'token_embedder')"
+    toy_run(tmp_path, [*toy, start, frozen, "STEPS = 2"])
+    before, after = exported(target), exported(tmp_path)
+    for group in ("encoder", "token_embedder"):
+        jax.tree.map(np.testing.assert_array_equal, before[group], after[group])
+    old, new = (params["decoder"]["layers_0"]["mlp"]["wo"]["kernel"] for params in (before, after))
+    assert not np.array_equal(old, new)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "message"),
+    [
+        (("encoder",), "starts from random weights"),
+        (("encode",), "name some of decoder, encoder, token_embedder"),
+        (("decoder", "encoder", "token_embedder"), "but not all"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(target, frozen, message):
+    _, config = native.load(target / "export")
+    init_from = "" if "random" in message else str(target / "export")
+    with pytest.raises(ValueError, match=message):
+        distill.load_initial(distill.Student(config, init_from=init_from, frozen=frozen))
 
 
 def test_folder_of_another_run_is_refused(toy, target):

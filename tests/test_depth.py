@@ -1,4 +1,4 @@
-"""A trained model made deeper goes on about where it was."""
+"""A trained model made deeper, or shallower again, goes on about where it was."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import toys
 
-from experiments.deepen import deepen, deepened
+from experiments.depth import change, changed
 from specdec.checkpoints import native
 from specdec.models import T5LanguageModel
 from specdec.models.t5 import T5
@@ -36,7 +36,7 @@ def test_a_deeper_model_agrees_with_the_shallow_one_to_first_order(layers):
     differences = []
     for strength in (1e-1, 1e-2):
         params = with_weak_layers(PARAMS, strength)
-        deep, config = deepened(params, SHALLOW, num_layers)
+        deep, config = changed(params, SHALLOW, num_layers)
         effect = np.abs(logits(params, SHALLOW) - logits(with_weak_layers(PARAMS, 0.0), SHALLOW))
         differences.append(np.abs(logits(deep, config) - logits(params, SHALLOW)).max())
         assert differences[-1] < 0.2 * effect.max()
@@ -46,7 +46,7 @@ def test_a_deeper_model_agrees_with_the_shallow_one_to_first_order(layers):
 def test_copies_stand_beside_their_layer(tmp_path):
     config = toys.config(2)
     toys.write_model(tmp_path / "shallow", config, 0)
-    deepen(str(tmp_path), model=str(tmp_path / "shallow"), num_decoder_layers=6)
+    change(str(tmp_path), model=str(tmp_path / "shallow"), num_decoder_layers=6)
     before, _ = native.load(tmp_path / "shallow")
     after, deep_config = native.load(tmp_path / "export")
     assert (deep_config.num_encoder_layers, deep_config.num_decoder_layers) == (2, 6)
@@ -63,9 +63,28 @@ def test_copies_stand_beside_their_layer(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, before["encoder"], after["encoder"])
 
 
-@pytest.mark.parametrize("count", [1, 3])
+def test_shallower_undoes_deeper():
+    deep, config = changed(PARAMS, SHALLOW, {"encoder": 2, "decoder": 4})
+    again, shallow = changed(deep, config, {"encoder": 1, "decoder": 1})
+    assert shallow == SHALLOW
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), again, PARAMS)
+
+
+def test_merged_layers_write_the_sum_of_what_they_wrote():
+    config = toys.config(2)
+    params = T5LanguageModel(config).init(jax.random.key(1))
+    merged, _ = changed(params, config, {"encoder": 2, "decoder": 1})
+    first, second = (params["decoder"][f"layers_{index}"]["mlp"] for index in (0, 1))
+    one = merged["decoder"]["layers_0"]["mlp"]
+    sums = first["wo"]["kernel"] + second["wo"]["kernel"]
+    means = (first["wi"]["kernel"] + second["wi"]["kernel"]) / 2
+    np.testing.assert_allclose(one["wo"]["kernel"], sums, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(one["wi"]["kernel"], means, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 3])
 def test_a_number_of_layers_that_is_no_multiple_is_refused(count, tmp_path):
-    toys.write_model(tmp_path / "shallow", toys.config(2), 0)
-    with pytest.raises(ValueError, match=f"num_decoder_layers={count}: must be a multiple of 2"):
-        deepen(str(tmp_path), model=str(tmp_path / "shallow"), num_decoder_layers=count)
+    toys.write_model(tmp_path / "model", toys.config(2), 0)
+    with pytest.raises(ValueError, match=f"num_decoder_layers={count}: must be a multiple or a"):
+        change(str(tmp_path), model=str(tmp_path / "model"), num_decoder_layers=count)
     assert not (tmp_path / "export").exists()
