@@ -1,6 +1,7 @@
 """The library's own checkpoints: a folder with config.json and model.safetensors.
 
-The tensors carry t5x's names joined by "/", as in decoder/layers_0/mlp/wi/kernel.
+The tensors carry t5x's names joined by "/", as in decoder/layers_0/mlp/wi/kernel. Those that
+are another checkpoint's, too, may lie there alone (`bases.py`).
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specdec.checkpoints import folders, leaves, shards, strict
+from specdec.checkpoints import bases, folders, leaves, shards, strict
 from specdec.checkpoints.folders import CONFIG
 from specdec.checkpoints.leaves import Leaf, ShardingFn
 from specdec.checkpoints.strict import CheckpointError
@@ -26,6 +27,7 @@ def save(
     config: Config,
     *,
     storage_dtype: Any = None,
+    base: str | os.PathLike | None = None,
 ) -> None:
     """Writes a checkpoint folder, whole or not at all; replaces an older one at the same path.
 
@@ -34,21 +36,30 @@ def save(
       params: nested parameters, as `language_model(config).init` gives them.
       config: of the model they belong to.
       storage_dtype: of the tensors in the file (bfloat16 halves it); None = as they are.
+      base: another checkpoint of this form, to stay where it lies as seen from here, whose
+        tensors are left out where they are the same; None = whole.
 
     Raises:
       CheckpointError: if the parameters are not the config's, or if `path` holds other things
         than a checkpoint of ours, which replacing it would delete.
     """
-    write(path, leaves.in_memory(strict.flatten(params)), config, storage_dtype)
+    write(path, leaves.in_memory(strict.flatten(params)), config, storage_dtype, base)
 
 
 def write(
-    path: str | os.PathLike, flat: Mapping[str, Leaf], config: Config, storage_dtype: Any = None
+    path: str | os.PathLike,
+    flat: Mapping[str, Leaf],
+    config: Config,
+    storage_dtype: Any = None,
+    base: str | os.PathLike | None = None,
 ) -> None:
     """`save` of parameters that may lie in a file yet, under their names joined by "/"."""
     strict.check_parameters(flat, config)
     fields = {**dataclasses.asdict(config), "dtype": jnp.dtype(config.dtype).name}
     model_type = kinds.model_type(config)
+    if base is not None:
+        flat = bases.without_shared(flat, base, storage_dtype)
+        fields[bases.FIELD] = bases.entry(base, path)
     content = json.dumps({"model_type": model_type, **fields}, indent=2) + "\n"
 
     def fill(folder: pathlib.Path) -> None:
@@ -90,12 +101,17 @@ def opened(
     """Yields the parameters by name, checked but not read, and the config, in a dtype."""
     folders.check_exists(path)
     path = pathlib.Path(path).resolve()
-    config = dataclasses.replace(_read_config(path / CONFIG), dtype=jnp.dtype(dtype))
-    paths = shards.files(path)
-    with shards.opened(paths) as flat:
+    config, base = _read_config(path / CONFIG)
+    config = dataclasses.replace(config, dtype=jnp.dtype(dtype))
+    expected, paths = strict.expected_shapes(config), shards.files(path)
+    with contextlib.ExitStack() as stack:
+        flat = stack.enter_context(shards.opened(paths))
+        if base is not None:
+            others = bases.opened(path, base, expected.keys() - flat.keys())
+            flat = {**stack.enter_context(others), **flat}
         strict.check_names_and_shapes(
             paths[0],
-            strict.expected_shapes(config),
+            expected,
             {name: leaf.shape for name, leaf in flat.items()},
             f"{CONFIG} and the weights belong to different models: save both again.",
             strict.non_float_problems(flat),
@@ -103,8 +119,10 @@ def opened(
         yield flat, config
 
 
-def _read_config(path: pathlib.Path) -> Config:
+def _read_config(path: pathlib.Path) -> tuple[Config, Any]:
+    """The config, and what the file says of a base, if anything."""
     content = strict.read_json(path)
+    base = content.pop(bases.FIELD, None)
     model_type = content.pop("model_type", None)
     config_type = kinds.CONFIG_TYPES.get(model_type)
     if config_type is None:
@@ -120,6 +138,7 @@ def _read_config(path: pathlib.Path) -> Config:
     )
     # Fields that a folder lacks take their defaults, so that older folders stay readable.
     try:
-        return config_type(**{**content, "dtype": jnp.dtype(content.get("dtype", "float32"))})
+        config = config_type(**{**content, "dtype": jnp.dtype(content.get("dtype", "float32"))})
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from error
+    return config, base
