@@ -7,7 +7,6 @@ Several students can share one pass of the target, which costs far more than the
 """
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import jax
 from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
-from specdec.checkpoints import forms
+from specdec.checkpoints import forms, shards
 from specdec.models import Config
 from specdec.models.gpt import GPT, GPTConfig
 from specdec.models.t5 import T5
@@ -229,8 +228,7 @@ def load_target(
 
 def weights_digest(path: str) -> str:
     """Identifies an export by its weights, whatever the folder is called."""
-    content = (pathlib.Path(path) / "model.safetensors").read_bytes()
-    return hashlib.sha256(content).hexdigest()[:12]
+    return shards.digest(pathlib.Path(path))
 
 
 def view_target(

@@ -6,7 +6,6 @@ of its weights: another edition of the base would make another model without a w
 """
 
 import contextlib
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,16 +24,10 @@ FIELD = "base"
 def entry(base: str | os.PathLike, path: str | os.PathLike) -> dict[str, str]:
     """What the config.json of the checkpoint at `path` says of its base."""
     base, path = pathlib.Path(base).resolve(), pathlib.Path(path).resolve()
-    return {"path": pathlib.Path(os.path.relpath(base, path)).as_posix(), "digest": digest(base)}
-
-
-def digest(folder: pathlib.Path) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a folder's weights."""
-    found = hashlib.sha256()
-    for file in shards.files(folder):
-        with open(file, "rb") as opened_file:
-            found.update(hashlib.file_digest(opened_file, "sha256").digest())
-    return found.hexdigest()[:16]
+    return {
+        "path": pathlib.Path(os.path.relpath(base, path)).as_posix(),
+        "digest": shards.digest(base),
+    }
 
 
 def without_shared(
@@ -69,10 +62,11 @@ def opened(
             f"{folder / folders.CONFIG}: {FIELD}={stated!r} is no path and digest: copy it again"
         ) from error
     folders.check_exists(base)
-    if digest(base) != wanted:
+    found = shards.digest(base)
+    if found != wanted:
         raise CheckpointError(
             f"{folder}: was trained on from another edition of {base} (digest {wanted}, not "
-            f"{digest(base)}): put that one back, or take the checkpoint that goes with this one"
+            f"{found}): put that one back, or take the checkpoint that goes with this one"
         )
     with shards.opened(shards.files(base)) as flat:
         yield {name: flat[name] for name in names if name in flat}

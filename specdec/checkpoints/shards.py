@@ -1,6 +1,7 @@
 """safetensors files: one, or several with an index, as transformers lays them out."""
 
 import contextlib
+import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +42,18 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
         "pickle, which can run code and is not read: open and save it with transformers, "
         "safe_serialization=True"
     )
+
+
+def digest(folder: pathlib.Path) -> str:
+    """The first 12 hexadecimal digits of the SHA-256 of a folder's weights, whatever it is called.
+
+    Raises:
+      CheckpointError: if there are none.
+    """
+    found = hashlib.sha256()
+    for file in files(folder):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:12]
 
 
 @contextlib.contextmanager
