@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 
-from experiments import paper, records, tables
+from experiments import accept_counts, paper, pictures, records, tables
 from experiments.alphas import alpha_on, speculate_on
 from experiments.drafts import Loaded
 from experiments.translate import Decoding, Translated
 from experiments.translators import Translator
-from experiments.workloads import Sampling, Workload, each_missing
+from experiments.workloads import LADDER, Sampling, Workload, each_missing
 from specdec import metrics
 from specdec.config import SpecConfig
 from specdec.generation import Decoded
@@ -34,7 +34,7 @@ def measure(
     batch_size: int = 32,
     seed: int = 0,
 ) -> None:
-    """Writes a record a workload, sampling and draft, and table_3.md and .tex made of them.
+    """Writes a record a workload, sampling and draft, and what `write_table` makes of them.
 
     A run that was killed goes on when called again: records that are there are not made again.
 
@@ -118,13 +118,23 @@ def _sampling(row: Mapping[str, Any]) -> Sampling:
 
 
 def _paper(row: Mapping[str, Any]) -> str:
-    found = paper.TABLE_3.get((row["task"], row["draft"]), {}).get(row["temperature"])
-    is_filtered = row["top_k"] or row["top_p"] < 1
-    return "-" if found is None or is_filtered else f"{found:.2f}"
+    names = row["task"], row["draft"]
+    found = paper.table_3(*names, row["temperature"], row["top_k"], row["top_p"])
+    return "-" if found is None else paper.beside(f"{found:.2f}", *names)
 
 
 def write_table(output_dir: str) -> None:
-    """table_3.md and .tex, of the folder's records."""
+    """table_3.md and .tex, and accept_counts.png and .svg, of the folder's records."""
     rows = records.read(output_dir)
     tables.show(tables.of("alpha (Table 3)", COLUMNS, rows))
     tables.write(pathlib.Path(output_dir) / "table_3", COLUMNS, rows)
+    models = [row for row in rows if row["draft"] in LADDER and str(_sampling(row)) in _DRAWN]
+    if models:
+        try:
+            accept_counts.draw(models, output_dir)
+        except pictures.MissingPlots as error:
+            logger.warning("no picture drawn: %s", error)
+
+
+# Without filters.
+_DRAWN = (str(Sampling(0.0)), str(Sampling(1.0)))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from experiments import records, tables
+from experiments.workloads import LADDER
 from specdec import theory
 
 HOLDS, DOESNT, CANT = "holds", "doesn't here", "can't be tested here"
@@ -105,7 +106,7 @@ def greedy_is_easier(measured: Measured) -> Found | None:
         (f"{task} {draft} {cold['alpha']:.2f} / {rows[task, draft, 1.0]['alpha']:.2f}",
          cold["alpha"] > rows[task, draft, 1.0]["alpha"])
         for (task, draft, temperature), cold in rows.items()
-        if temperature == 0 and draft in MODELS and (task, draft, 1.0) in rows
+        if temperature == 0 and draft in LADDER and (task, draft, 1.0) in rows
     )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def oracle_gains(measured: Measured) -> Found | None:
     """How much an oracle that knows where the draft fails would add to the best fixed gamma."""
     parts = []
     for row in measured.speeds:
-        if row["choice"] != "tuned" or row["draft"] not in MODELS or row["alpha"] <= row["c"]:
+        if row["choice"] != "tuned" or row["draft"] not in LADDER or row["alpha"] <= row["c"]:
             continue
         alpha, c = row["alpha"], max(row["c"], 0.0)
         best = max(float(theory.walltime_factor(alpha, gamma, c)) for gamma in range(1, 30))
@@ -204,7 +205,7 @@ def independent(measured: Measured) -> Found | None:
         (f"{row['task']} {row['draft']} T={row['temperature']:g} {row['beta_autocorrelation']:.2f}",
          abs(row["beta_autocorrelation"]) < 0.1)
         for row in rows
-        if row["draft"] in MODELS
+        if row["draft"] in LADDER
     )  # fmt: skip
 
 
@@ -213,8 +214,8 @@ def larger_drafts_agree_more(measured: Measured) -> Found | None:
     parts = []
     groups = itertools.groupby(
         sorted(
-            (row for row in measured.alphas if row["draft"] in MODELS),
-            key=lambda row: (row["task"], row["temperature"], MODELS.index(row["draft"])),
+            (row for row in measured.alphas if row["draft"] in LADDER),
+            key=lambda row: (row["task"], row["temperature"], LADDER.index(row["draft"])),
         ),
         key=lambda row: (row["task"], row["temperature"]),
     )
@@ -229,9 +230,6 @@ def larger_drafts_agree_more(measured: Measured) -> Found | None:
 def _name(row: Row) -> str:
     return f"{row['task']} {row['draft']} T={row['temperature']:g}"
 
-
-# Smallest first.
-MODELS = ("small", "medium", "large")
 
 CLAIMS: dict[str, Check] = {
     "alpha is higher at T=0 than at T=1, for sharper laws agree more (Table 3)": greedy_is_easier,

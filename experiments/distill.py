@@ -16,7 +16,7 @@ import jax
 from experiments import losses
 from experiments.batching import Batch
 from experiments.losses import LossWeights
-from specdec.checkpoints import forms, shards
+from specdec.checkpoints import forms, shards, strict
 from specdec.models import Config
 from specdec.models.gpt import GPT, GPTConfig
 from specdec.models.t5 import T5
@@ -34,7 +34,7 @@ class Student:
       name: of its export folder.
       init_from: an export to start from, or the folder of several, of which the one called
         `name` is taken; "" = random weights.
-      frozen: groups of its parameters that stay as they start, "encoder" for one.
+      frozen: groups of its parameters that stay as they start: "encoder", "encoder/layers_0/mlp".
 
     Raises:
       ValueError: if random weights would stay.
@@ -151,12 +151,22 @@ def load_initial(student: Student) -> Any:
             f"init_from {student.init_from!r} holds {config}, but {student.name!r} is "
             f"{student.config}: start from an export of the same shape"
         )
-    unknown = set(student.frozen) - params.keys()
-    if unknown or params.keys() <= set(student.frozen):
+    names = strict.flatten(params)
+    unknown = [group for group in student.frozen if not any(in_groups(n, [group]) for n in names)]
+    if unknown or all(in_groups(name, student.frozen) for name in names):
         raise ValueError(
-            f"frozen={student.frozen}: name some of {', '.join(sorted(params))}, but not all"
+            f"frozen={student.frozen}: name some of {', '.join(sorted(params))}, or of the groups "
+            f"within them, but not all; {', '.join(unknown) or 'nothing'} is not among them"
         )
     return params
+
+
+def in_groups(name: str, groups: Sequence[str]) -> bool:
+    """Whether a parameter is in one of some groups.
+
+    Example: "encoder/layers_1/mlp/wo/kernel" is in "encoder" and in "encoder/layers_1/mlp".
+    """
+    return any(f"{name}/".startswith(f"{group}/") for group in groups)
 
 
 class Target(NamedTuple):

@@ -168,8 +168,8 @@ def _timed(
 
 
 def _paper(row: Mapping[str, Any]) -> str:
-    found = paper.TABLE_5.get((row["draft"], row["temperature"]), {}).get(row["lenience"])
-    return "-" if found is None else f"{found:.2f}"
+    found = paper.table_5(row["draft"], row["temperature"], row["lenience"])
+    return "-" if found is None else paper.beside(f"{found:.2f}", "EnDe", row["draft"])
 
 
 COLUMNS: tables.Columns = {

@@ -1,4 +1,4 @@
-"""The model card of a trained pair, out of records and curves alone: no number is typed by hand.
+"""The card of trained models, out of records and curves alone: no number is typed by hand.
 
 The prose is a Markdown file with placeholders, `{scores}` and the like; see `write_card`.
 """
@@ -15,7 +15,7 @@ from experiments import distill, pictures, records, tables
 from experiments.curves import Finished, read_runs
 from experiments.data import Task
 from experiments.scores import BIGRAM, FINAL, NO_STAGE, POOLED, TARGET
-from specdec.checkpoints import folders, shards
+from specdec.checkpoints import folders, native
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +24,11 @@ def write_card(
     output_dir: str,
     *,
     pair: str,
-    scores: str,
     runs: Mapping[str, str],
     corpus: Mapping[str, Task],
     template: str,
+    scores: str | None = None,
+    counts: str | None = None,
 ) -> None:
     """Writes README.md and curve.png into the pair's folder.
 
@@ -38,10 +39,12 @@ def write_card(
     Args:
       output_dir: of the run; nothing but its configuration goes there.
       pair: folder of target and drafts.
-      scores: folder of records that were made of these very weights.
       runs: training folders by name, in the order of the table.
       corpus: training tasks by name.
       template: path of the prose.
+      scores: folder of records that were made of these very weights; None = a template without
+        {scores}, {alphas} and {environment}.
+      counts: folder of `counts.count` with its record, for {bigram_loss} and {unigram_loss}.
 
     Raises:
       ValueError: if weights have no scores, or a placeholder no content.
@@ -50,10 +53,7 @@ def write_card(
     prose = pathlib.Path(template)
     if not prose.is_file():
         raise ValueError(f"no template at {template!r}: correct the path")
-    rows, finished = records.read(scores), read_runs(runs)
-    folders = find_models(pair)
-    check_scored(folders, rows, scores)
-    environment = pathlib.Path(scores) / "environment.json"
+    finished, folders = read_runs(runs), find_models(pair)
     text = fill(
         prose.read_text(encoding="utf-8"),
         {
@@ -62,9 +62,8 @@ def write_card(
             "training": training_table(finished),
             "recipe": recipe_table(runs),
             "curve": "![Held-out losses over target tokens trained on](curve.png)",
-            "scores": score_table(folders, rows),
-            "alphas": alpha_table(folders, rows),
-            "environment": environment_line(json.loads(environment.read_text())),
+            **({} if scores is None else scored(folders, scores)),
+            **({} if counts is None else counted(counts)),
             **{f"{one.run}_steps": str(one.num_steps) for one in finished},
         },
     )
@@ -74,6 +73,26 @@ def write_card(
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
     logger.info("wrote %s", path)
+
+
+def scored(folders: Mapping[str, pathlib.Path], scores: str) -> dict[str, str]:
+    """What the placeholders for a folder of scores stand for."""
+    rows = records.read(scores)
+    check_scored(folders, rows, scores)
+    environment = pathlib.Path(scores) / "environment.json"
+    return {
+        "scores": score_table(folders, rows),
+        "alphas": alpha_table(folders, rows),
+        "environment": environment_line(json.loads(environment.read_text())),
+    }
+
+
+def counted(folder: str) -> dict[str, str]:
+    """Held-out losses of the counted laws, in nats a token."""
+    row = records.find(folder, {"experiment": "counts"})
+    if row is None:
+        raise ValueError(f"no held-out loss in {folder!r}: run gin_configs/count.gin with HELDOUT")
+    return {f"{name}_loss": f"{row[name]:.3f}" for name in ("bigram", "unigram")}
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -123,8 +142,11 @@ def _latest(rows: Iterable[dict], **key: Any) -> dict[str, Any] | None:
 
 
 def num_parameters(path: pathlib.Path, counts: Callable[[str], bool] = bool) -> int:
-    """Numbers in a checkpoint's tensors, of those whose names count; nothing is loaded."""
-    with shards.opened(shards.files(path)) as leaves:
+    """Numbers in a checkpoint's tensors, of those whose names count; nothing is loaded.
+
+    Those of its base (`specdec.checkpoints.bases`) are among them.
+    """
+    with native.opened(path) as (leaves, _):
         return sum(math.prod(leaf.shape) for name, leaf in leaves.items() if counts(name))
 
 
@@ -133,17 +155,34 @@ def num_parameters(path: pathlib.Path, counts: Callable[[str], bool] = bool) -> 
 
 def shape_table(folders: Mapping[str, pathlib.Path]) -> str:
     """Shapes from config.json, numbers of parameters and sizes from the weights."""
-    header = "model, width, feed-forward, heads, encoder layers, decoder layers, parameters"
-    header = [*header.split(", "), "of them in decoder and head", "file"]
-    fields = "d_model d_ff num_heads num_encoder_layers num_decoder_layers".split()
+    configs = {
+        name: json.loads((path / "config.json").read_text()) for name, path in folders.items()
+    }
+    shown = {
+        heading: key
+        for heading, key in _SHAPE.items()
+        if any(key in config for config in configs.values())
+    }
+    header = ["model", *shown, "parameters", "of them in decoder and head", "file"]
     rows = []
     for name, path in folders.items():
-        config = json.loads((path / "config.json").read_text())
         decoder = num_parameters(path, lambda tensor: not tensor.startswith("encoder/"))
         counts = [f"{count / 1e6:.1f}M" for count in (num_parameters(path), decoder)]
         size = (path / "model.safetensors").stat().st_size
-        rows.append([name, *(str(config[key]) for key in fields), *counts, f"{size / 1e6:.0f} MB"])
+        cells = [str(configs[name].get(key, "-")) for key in shown.values()]
+        rows.append([name, *cells, *counts, f"{size / 1e6:.0f} MB"])
     return tables.markdown_of(header, rows)
+
+
+_SHAPE = {
+    "width": "d_model",
+    "feed-forward": "d_ff",
+    "heads": "num_heads",
+    "encoder layers": "num_encoder_layers",
+    "decoder layers": "num_decoder_layers",
+    "layers": "num_layers",
+    "tokens a run": "num_ahead",
+}
 
 
 def data_table(corpus: Mapping[str, Task]) -> str:
@@ -154,7 +193,7 @@ def data_table(corpus: Mapping[str, Task]) -> str:
         num_words = [sum(len(pair[side].split()) for pair in pairs) for side in (0, 1)]
         rows.append([name, *(f"{count:,}" for count in (len(pairs), *num_words))])
         rows[-1].append(f"{task.weight:g}")
-    return tables.markdown_of(["source", "pairs", "English words", "German words", "passes"], rows)
+    return tables.markdown_of(["source", "pairs", "input words", "output words", "passes"], rows)
 
 
 def training_table(finished: Sequence[Finished]) -> str:

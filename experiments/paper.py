@@ -98,3 +98,50 @@ TABLE_5: dict[tuple[str, float], dict[float, float]] = {
     ("base", 1.0): {1.0: 0.68, 0.5: 0.80, 0.3: 0.83, 0.1: 0.90},
     ("small", 0.0): {1.0: 0.75, 0.5: 0.75, 0.3: 0.80, 0.1: 0.87},
 }
+
+
+# Which of the paper's tasks and drafts one of ours stands beside: by place in the ladder, not by
+# size. Ours are some hundred times smaller, and restoring stands in for CNN/DM's copying alone.
+_TASKS = {"translate": "EnDe", "restore": "CNNDM"}
+_DRAFTS: dict[str, dict[str, str]] = {
+    "EnDe": {"medium": "base"},
+    "CNNDM": {"medium": "base"},
+    "LM": {"medium": "6M"},
+    "dialogue": {"small": "100M", "medium": "2B"},
+}
+
+
+def counterpart(task: str, draft: str) -> tuple[str, str]:
+    """The paper's task and draft for ours; the same names where nothing else is said."""
+    task = _TASKS.get(task, task)
+    return task, _DRAFTS.get(task, {}).get(draft, draft)
+
+
+def table_3(task: str, draft: str, temperature: float, top_k: int, top_p: float) -> float | None:
+    """The paper's alpha for one of our rows, None if it has none."""
+    key = counterpart(task, draft)
+    # LaMDA's filter.
+    expected = 40 if key[0] == "dialogue" and temperature else 0
+    if (top_k, top_p) != (expected, 1.0):
+        return None
+    return TABLE_3.get(key, {}).get(temperature)
+
+
+def table_2(task: str, draft: str, temperature: float) -> Measured | None:
+    """The paper's row of Tables 2 and 4 for one of ours, None if it has none."""
+    key = (*counterpart(task, draft), temperature)
+    rows = {(row.task, row.draft, row.temperature): row for row in TABLES_2_AND_4}
+    return rows.get(key)
+
+
+def table_5(draft: str, temperature: float, lenience: float) -> float | None:
+    """The paper's alpha under lenience for a draft of ours on EnDe, None if it has none."""
+    _, draft = counterpart("EnDe", draft)
+    return TABLE_5.get((draft, temperature), {}).get(lenience)
+
+
+def beside(shown: str, task: str, draft: str) -> str:
+    """A number of the paper's, and whose it is where that has another name than ours."""
+    found = counterpart(task, draft)
+    names = [theirs for theirs, ours in zip(found, (task, draft), strict=True) if theirs != ours]
+    return f"{shown} ({', '.join(names)})" if names else shown

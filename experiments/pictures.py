@@ -9,8 +9,12 @@ class MissingPlots(ValueError):
     """matplotlib isn't there."""
 
 
-def panels(titles: Sequence[str], *, size: tuple[float, float] = (5.2, 3.6)) -> tuple[Any, list]:
-    """A figure with a panel a title, side by side, each `size` inches; and the panels.
+def panels(
+    titles: Sequence[str], *, size: tuple[float, float] = (5.2, 3.6), num_columns: int | None = None
+) -> tuple[Any, list]:
+    """A figure with a panel a title, each `size` inches, in rows of num_columns; and the panels.
+
+    None = all side by side.
 
     Raises:
       MissingPlots: says what to install.
@@ -20,8 +24,13 @@ def panels(titles: Sequence[str], *, size: tuple[float, float] = (5.2, 3.6)) -> 
     except ImportError as error:
         raise MissingPlots("pictures need matplotlib: pip install -e '.[plots]'") from error
     width, height = size
-    figure = Figure(figsize=(width * len(titles), height), layout="constrained")
-    found = list(figure.subplots(1, len(titles), squeeze=False)[0])
+    columns = min(num_columns or len(titles), len(titles))
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    found = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for unused in found[len(titles) :]:
+        unused.remove()
+    found = found[: len(titles)]
     for axes, title in zip(found, titles, strict=True):
         axes.set_title(title, loc="left", fontsize=10)
         axes.grid(alpha=0.25)

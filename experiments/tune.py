@@ -8,7 +8,7 @@ legal answer.
 
 import logging
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -101,8 +101,11 @@ def predict(
     gammas: Sequence[int],
     max_new_tokens: int,
     seed: int,
-) -> list[dict[str, Any]]:
-    """alpha, c, r, tokens per call and the predicted speed-up of every draft and gamma."""
+) -> Iterator[dict[str, Any]]:
+    """Yields alpha, c, r, tokens per call and the predicted speed-up of every draft and gamma.
+
+    What is the target's own, its outputs and r, is measured once, before the first draft.
+    """
     one = next(iter(pairs.values()))
     config = one.config(gamma=4, max_new_tokens=max_new_tokens)
     requests = [one.request([text], seed + number) for number, text in enumerate(texts)]
@@ -112,7 +115,6 @@ def predict(
     r = timing.verify_costs(
         one.params, *typical, gammas=gammas, target=one.target, settings=how, config=config
     )
-    rows = []
     for name, pair in pairs.items():
         betas = betas_of(pair, requests, outputs, how, config)
         alpha, _, _ = metrics.mean_over_rows(betas)
@@ -130,8 +132,7 @@ def predict(
             row = dict(draft=name, gamma=gamma, alpha=alpha, c=c, r=r[gamma])
             row["tokens_per_call"] = num_tokens / calls
             row["prediction"] = row["tokens_per_call"] / (gamma * c + r[gamma])
-            rows.append(row)
-    return rows
+            yield row
 
 
 def betas_of(pair: TextPair, requests, outputs, how: Settings, config) -> list[np.ndarray]:

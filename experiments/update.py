@@ -14,10 +14,11 @@ import optax
 
 from experiments import losses
 from experiments.batching import Batch
-from experiments.distill import TargetView, student_logits, view_target
+from experiments.distill import TargetView, in_groups, student_logits, view_target
 from experiments.losses import LossWeights
 from experiments.top_rows import TopRows, merged_log_probs
 from specdec.buffers import prefix_mask
+from specdec.checkpoints import strict
 from specdec.models import Config
 
 
@@ -103,7 +104,7 @@ class Updater:
             )
             gradients, metrics[name] = jax.grad(loss_fn, has_aux=True)(trained)
             updates, opt_state[name] = transform.update(gradients, state.opt_state[name], trained)
-            params[name] = {**optax.apply_updates(trained, updates), **kept}
+            params[name] = _joined(optax.apply_updates(trained, updates), kept)
             metrics[name]["gradient_norm"] = optax.global_norm(gradients)
         return state.replace(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
@@ -128,16 +129,21 @@ class Updater:
         )
 
     def _split(self, name: str, params: Mapping[str, Any]) -> tuple[dict, dict]:
-        """A student's groups of parameters that are trained, and those that are kept."""
+        """A student's parameters that are trained, and those that are kept, nested."""
         frozen = self.frozen.get(name, ())
-        trained = {group: one for group, one in params[name].items() if group not in frozen}
-        return trained, {group: params[name][group] for group in frozen}
+        if not frozen:
+            return params[name], {}
+        parts: tuple[dict, dict] = {}, {}
+        for path, leaf in strict.flatten(params[name]).items():
+            parts[in_groups(path, frozen)][path] = leaf
+        trained, kept = map(strict.unflatten, parts)
+        return trained, kept
 
     def _loss(
         self, trained: Any, *, kept: Any, weights: LossWeights, batch: Batch, **context: Any
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mixed loss, and its parts."""
-        means = _means(self._parts({**trained, **kept}, batch=batch, **context), batch)
+        means = _means(self._parts(_joined(trained, kept), batch=batch, **context), batch)
         mixed = sum(getattr(weights, part) * mean for part, mean in means.items())
         return mixed, {"loss": mixed, **means}
 
@@ -194,3 +200,10 @@ def _mean_of_predictions(values: jax.Array) -> jax.Array:
 def _means(parts: dict[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:
     mask = prefix_mask(batch.target_lengths, batch.targets.shape[1])
     return {part: losses.masked_mean(values, mask) for part, values in parts.items()}
+
+
+def _joined(trained: dict, kept: dict) -> dict:
+    """What `Updater._split` took apart."""
+    return (
+        strict.unflatten({**strict.flatten(trained), **strict.flatten(kept)}) if kept else trained
+    )

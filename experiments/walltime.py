@@ -15,6 +15,7 @@ import jax
 
 from experiments import compare, paper, records, tables, tune
 from experiments.workloads import Sampling, Workload
+from specdec import theory
 from specdec.config import check_count
 from specdec.text import TextPair
 
@@ -29,7 +30,7 @@ def measure(
     workloads: Sequence[Workload],
     temperatures: Sequence[float] = (0.0, 1.0),
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 8),
-    paper_gammas: Mapping[float, int] | None = None,
+    is_paper_measured: bool = True,
     num_sentences: int = 40,
     num_tuned: int = 12,
     seed: int = 0,
@@ -43,7 +44,8 @@ def measure(
       workloads: targets, tasks and drafts.
       temperatures: 0 is greedy.
       gammas: that the tuner chooses from.
-      paper_gammas: by temperature, measured beside the tuned one; None = the tuned one alone.
+      is_paper_measured: whether a row that has a counterpart in the paper is measured at that
+        one's gamma, too.
       num_sentences: the task's first.
       num_tuned: of them, for tuning.
       seed: of the random numbers.
@@ -62,18 +64,20 @@ def measure(
         drafts = one.load_drafts(target)
         pairs = {name: one.pair_with(target, draft) for name, draft in drafts.items()}
         sentences = one.pairs()[:num_sentences]
-        for (name, pair), temperature in itertools.product(pairs.items(), temperatures):
-            key = dict(task=one.name, draft=name, temperature=float(temperature))
-            tuned = tuner.gamma(key, pair, sentences, one.max_new_tokens)
-            wanted = {TUNED: tuned, PAPERS: (paper_gammas or {}).get(temperature)}
-            for choice, gamma in wanted.items():
-                full = dict(experiment="walltime", **key, choice=choice)
-                if gamma is None or records.is_there(output_dir, full):
-                    continue
-                row = dict(target=one.target, **full, device=jax.devices()[0].device_kind)
-                row |= _measured(pair, sentences, temperature, gamma, one.max_new_tokens, seed)
-                records.append(output_dir, row)
-                logger.info("%s: gamma %d, %.2f times", full, gamma, row["speedup"])
+        for temperature in temperatures:
+            about = dict(task=one.name, temperature=float(temperature))
+            tuned = tuner.gammas_of(about, pairs, sentences, one.max_new_tokens)
+            for name, pair in pairs.items():
+                theirs = paper.table_2(one.name, name, temperature) if is_paper_measured else None
+                wanted = {TUNED: tuned[name], PAPERS: theirs and theirs.gamma}
+                for choice, gamma in wanted.items():
+                    key = dict(experiment="walltime", **about, draft=name, choice=choice)
+                    if gamma is None or records.is_there(output_dir, key):
+                        continue
+                    row = dict(target=one.target, **key, device=jax.devices()[0].device_kind)
+                    row |= _measured(pair, sentences, temperature, gamma, one.max_new_tokens, seed)
+                    records.append(output_dir, row)
+                    logger.info("%s: gamma %d, %.2f times", key, gamma, row["speedup"])
     write_table(output_dir)
 
 
@@ -90,36 +94,48 @@ class Tuner:
 
     Attributes:
       output_dir: of the records.
-      gammas: to choose from.
+      candidates: gammas to choose from.
       num_sentences: to measure alpha on.
       seed: of the random numbers.
     """
 
     output_dir: str
-    gammas: tuple[int, ...]
+    candidates: tuple[int, ...]
     num_sentences: int
     seed: int
 
-    def gamma(self, key: Mapping[str, Any], pair: TextPair, sentences, max_new_tokens) -> int:
-        """The gamma that is predicted to be the fastest, 0 if none beats plain decoding."""
-        key = dict(experiment="tune", **key)
-        found = records.find(self.output_dir, key)
-        if found is None:
+    def gammas_of(
+        self, about: Mapping[str, Any], pairs: Mapping[str, TextPair], sentences, max_new_tokens
+    ) -> dict[str, int]:
+        """By draft the gamma that is predicted to be the fastest, 0 if none beats plain decoding.
+
+        Args:
+          about: task and temperature, of the records.
+          pairs: target and draft, by the draft's name.
+          sentences: pairs of text; the first are tuned on.
+          max_new_tokens: most tokens of an output.
+        """
+        key = dict(experiment="tune", **about)
+        found = {name: records.find(self.output_dir, dict(key, draft=name)) for name in pairs}
+        missing = {name: pair for name, pair in pairs.items() if found[name] is None}
+        if missing:
             texts = [text for text, _ in sentences[: self.num_sentences]]
-            how = Sampling(key["temperature"]).settings
-            pairs = {key["draft"]: pair}
-            rows = tune.predict(pairs, texts, how, self.gammas, max_new_tokens, self.seed)
-            found = {**max(rows, key=lambda row: row["prediction"]), **key}
-            records.append(self.output_dir, found)
-        return found["gamma"] if found["prediction"] > 1 else 0
+            how = Sampling(about["temperature"]).settings
+            rows = tune.predict(missing, texts, how, self.candidates, max_new_tokens, self.seed)
+            for name, of_draft in itertools.groupby(rows, key=lambda row: row["draft"]):
+                best = max(of_draft, key=lambda row: row["prediction"])
+                found[name] = {**best, **key, "draft": name}
+                records.append(self.output_dir, found[name])
+        return {name: row["gamma"] if row["prediction"] > 1 else 0 for name, row in found.items()}
 
 
 def _paper(row: Mapping[str, Any]) -> str:
-    key = (row["task"], row["draft"], row["temperature"])
-    for one in paper.TABLES_2_AND_4:
-        if (one.task, one.draft, one.temperature) == key:
-            return f"{one.speed:g} (gamma {one.gamma}, {one.expected:g} expected)"
-    return "-"
+    names = row["task"], row["draft"]
+    found = paper.table_2(*names, row["temperature"])
+    if found is None:
+        return "-"
+    shown = f"{found.speed:g}, gamma {found.gamma}, {found.expected:g} expected"
+    return paper.beside(shown, *names)
 
 
 def _if_measured(show):
@@ -135,6 +151,7 @@ COLUMNS = {
     "c": _if_measured(lambda row: f"{row['c']:.3f}"),
     "r": _if_measured(lambda row: f"{row['verify_cost']:.2f}"),
     "tokens\nper call": _if_measured(lambda row: f"{row['tokens_per_call']:.2f}"),
+    "eq. 1": _if_measured(lambda row: f"{theory.expected_tokens(row['alpha'], row['gamma']):.2f}"),
     "speed-up\n[95 % interval]": _if_measured(
         lambda row: f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
     ),

@@ -15,6 +15,9 @@ from specdec.speculative import PairParams
 from specdec.text import TextPair
 from specdec.vocabulary import Vocabulary
 
+# What drafts that are models are called, the smallest first.
+LADDER = ("tiny", "small", "medium", "large")
+
 
 @dataclasses.dataclass(frozen=True)
 class Workload:

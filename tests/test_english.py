@@ -1,8 +1,10 @@
 """English text: passages, the restoring task, and what is held out."""
 
+import json
+
 import pytest
 
-from experiments.corpora import english
+from experiments.corpora import english, news
 from experiments.corpora.packages import CorpusError
 from experiments.corpora.passages import passages
 from experiments.corpora.restore import stripped
@@ -32,6 +34,16 @@ def test_runs_are_held_out_together_and_nothing_of_them_is_trained_on():
     assert english.split([(f"part {n}", rows) for n in range(9)], column=0) == (train, heldout)
 
 
+def test_texts_to_restore_are_cut_short_for_learning_to_copy():
+    text = "One, two three four five six. " * 8
+    rows = english.shortened([("", text)])
+    assert {shown for _, shown in rows} == {
+        " ".join(["One, two three four five six."] * 5),
+        " ".join(["One, two three four five six."] * 3),
+    }
+    assert all(plain == stripped(shown) for plain, shown in rows)
+
+
 def test_a_folder_without_text_is_refused(tmp_path):
     with pytest.raises(CorpusError, match="give a folder of text"):
         english.build(tmp_path, tmp_path / "out", [], None, None)
@@ -41,3 +53,32 @@ def test_a_folder_without_text_is_refused(tmp_path):
     english.build(tmp_path, tmp_path / "out", [], None, [{"turns": [["Ann", "Yes."]]}])
     assert (tmp_path / "out/lm_train.tsv").read_text() == "One two three four five six.\ta\n"
     assert (tmp_path / "out/dialogue_train.tsv").read_text() == "Ann: Yes.\n"
+
+
+def question(**changes):
+    text = "One two three four five six seven. " * 10
+    fields = dict(category="summarization", turns=[f"Summarize: {text}"], reference=["In short."])
+    return json.dumps({**fields, **changes}) + "\n"
+
+
+def test_news_are_articles_with_summaries_and_passages_to_restore(tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(question() + question(category="writing", turns=["a", "b"]))
+    news.build(questions, tmp_path, num_words=25)
+    sentence = "One two three four five six seven."
+    summaries = (tmp_path / "summarize.tsv").read_text().splitlines()
+    assert summaries == [" ".join([sentence] * 3) + "\tIn short."]
+    (restored,) = (tmp_path / "restore.tsv").read_text().splitlines()
+    plain, text = restored.split("\t")
+    assert plain == stripped(text) and len(text.split()) == 70
+
+
+@pytest.mark.parametrize("line", [question(turns=["a", "b"]), "{}\n", "no json\n"])
+def test_what_is_no_question_is_named_by_its_line(tmp_path, line):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(question() + line)
+    with pytest.raises(CorpusError, match="line 2: no question of Spec-Bench"):
+        list(news.articles(questions))
+    questions.write_text(question(category="writing"))
+    with pytest.raises(CorpusError, match="no question of category 'summarization'"):
+        list(news.articles(questions))

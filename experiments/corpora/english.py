@@ -7,7 +7,8 @@ Reads FOLDER/*.txt and *.txt.gz, a paragraph a line. Writes to DIR, each as trai
 
     lm_*.tsv         passage, name of its file
     restore_*.tsv    a passage of 60 to 120 words without case and punctuation, and as it was; from
-                     the files that --prose names
+                     the files that --prose names; restore_short_*.tsv: the same text, 6 to 30 words
+                     at a time, which is where copying is learnt
     summarize_*.tsv  text and summary, of --descriptions: JSON, a list of {"text", "summary"}
     dialogue_*.tsv   turns of a scene, of --dialogues: JSON, a list of {"turns": [[speaker, text]]}
 
@@ -99,12 +100,21 @@ def build(text: Path, output: Path, prose: list[str], descriptions, scenes) -> N
     _write(output, "lm", split(rows, column=0))
     lengths = dict(shortest=restore.SHORTEST, longest=restore.LONGEST)
     rows = ((name, ((restore.stripped(one), one) for one in of(name, **lengths))) for name in prose)
-    _write(output, "restore", split(rows))
+    parts = split(rows)
+    _write(output, "restore", parts)
+    _write(output, "restore_short", (shortened(parts[0]), shortened(parts[1])))
     if descriptions is not None:
         pairs = ((one_line(one["text"]), one_line(one["summary"])) for one in descriptions)
         _write(output, "summarize", split([("descriptions", pairs)]))
     if scenes is not None:
         _write(output, "dialogue", split([("scenes", dialogues(scenes))]))
+
+
+def shortened(rows: Iterable[Row]) -> list[Row]:
+    """Texts to restore, cut into shorter ones."""
+    lengths = dict(shortest=restore.LEAST, longest=restore.SHORT)
+    cut = (one for _, text in rows for one in passages(text, **lengths))
+    return [(restore.stripped(one), one) for one in cut]
 
 
 def _write(output: Path, task: str, parts: tuple[list[Row], list[Row]]) -> None:

@@ -7,6 +7,7 @@ repeats the input, which is what drafts that copy live on.
 import re
 
 SHORTEST, LONGEST = 60, 120  # words of a text to restore
+LEAST, SHORT = 6, 30  # and of one to learn copying on
 
 # An apostrophe or hyphen inside a word is spelling.
 _PUNCTUATION = re.compile(r"(?<!\w)[^\w\s]+|[^\w\s]+(?!\w)|[^\w\s'\u2019-]+")
