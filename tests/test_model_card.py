@@ -190,6 +190,28 @@ def test_the_picture_is_drawn_with_and_without_token_counts(left_behind):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("experiments/model_card_lm.md", ("target", "drafts", "heads")),
+        ("experiments/model_card_multi.md", ("mixed", "copying", "target", "first", "drafts")),
+    ],
+)
+def test_a_card_without_scores_has_shapes_curves_and_counted_losses(left_behind, template, names):
+    runs = {name: str(left_behind / "distillation") for name in names}
+    (left_behind / "counts").mkdir()
+    losses = dict(bigram=5.25, unigram=6.5, num_tokens=9)
+    records.append(str(left_behind / "counts"), {"experiment": "counts", **losses})
+    about = dict(runs=runs, template=template, scores=None)
+    lines = write(left_behind, **about, counts=str(left_behind / "counts"))
+    assert f"| big, {names[-1]} | 40 | 2.0M | 2.000 | 0.250 |" in lines
+    assert ("has 5.250 nats" in "\n".join(lines)) == ("lm" in template)
+    if "lm" in template:
+        with pytest.raises(ValueError, match="no held-out loss in"):
+            write(left_behind, **about, counts=str(left_behind / "none"))
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_gin_file_writes_the_card(left_behind):
     sentences = left_behind / "sentences.tsv"
     lines = [f"{en}\t{de}\tlohelp\n" for en, de in toys.sentences()[:4]]
