@@ -12,6 +12,7 @@ non-autoregressive draft, see `drafters.heads`.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax
@@ -32,6 +33,7 @@ from specdec.models.layers import (
     embedded,
     empty_slots,
     head_product,
+    layer_of,
     token_embedder,
 )
 from specdec.sharding import Layout, in_force
@@ -45,7 +47,7 @@ class GPTConfig:
       vocab_size: ids, V.
       d_model, d_ff, num_heads, head_dim, num_layers: widths and depth.
       num_ahead: tokens that one run predicts, J.
-      num_buckets, max_distance, dropout_rate, mixed_precision, dtype: see `t5.T5Config`.
+      num_buckets, max_distance, dropout_rate, mixed_precision, remat, dtype: see `t5.T5Config`.
     """
 
     vocab_size: int = 8192
@@ -59,6 +61,7 @@ class GPTConfig:
     max_distance: int = 128
     dropout_rate: float = 0.0
     mixed_precision: bool = False
+    remat: bool = False
     dtype: Any = jnp.float32
 
     def __post_init__(self):
@@ -70,7 +73,7 @@ class GPTConfig:
 
     def without_training(self) -> "GPTConfig":
         """See `t5.T5Config`."""
-        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False)
+        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False, remat=False)
 
 
 # The two that the paper pairs on LM1B: 84.9M + 12.6M and 1.6M + 4.2M parameters in layers and in
@@ -116,7 +119,8 @@ class Decoder(nn.Module):
     def setup(self):
         config = self.config
         self.relpos_bias = RelativePositionBias(config, bidirectional=False)
-        self.layers = [Layer(config) for _ in range(config.num_layers)]
+        layer = functools.partial(layer_of, Layer, config, deterministic_at=6)
+        self.layers = [layer() for _ in range(config.num_layers)]
         self.decoder_norm = RMSNorm(config.dtype)
         self.dropout = dropout(config)
         self.logits_dense = LogitsDense(config)

@@ -36,6 +36,7 @@ class Config(Protocol):
     max_distance: int
     dropout_rate: float
     mixed_precision: bool
+    remat: bool
     dtype: Any
 
 
@@ -144,6 +145,23 @@ def _promote(x, kernel, bias, *, dtype, **_):
 
 def weights_in(w: jax.Array, dtype: Any) -> jax.Array:
     return w if w.dtype == jnp.bfloat16 else w.astype(dtype)
+
+
+def layer_of(layer_type: type[nn.Module], config: Config, *, deterministic_at: int) -> nn.Module:
+    """A layer whose inner values, with `config.remat`, are computed again for gradients.
+
+    Gradients are the same; between its forward and its backward pass a layer then keeps its input
+    alone, for one more forward pass (gradient checkpointing, arXiv 1604.06174). XLA's compiler for
+    CPUs merges both forward passes again, so nothing is saved there.
+
+    Args:
+      layer_type: a module over `config`.
+      config: see `t5.T5Config`.
+      deterministic_at: which argument of its __call__, self counted, is a Python bool.
+    """
+    if config.remat:
+        layer_type = nn.remat(layer_type, static_argnums=(deterministic_at,))
+    return layer_type(config)
 
 
 def dropout(config: Config) -> nn.Dropout:

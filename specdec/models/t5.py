@@ -8,6 +8,7 @@ be an argument and a result. Parameter names are t5x's, so t5x checkpoints load 
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax
@@ -28,6 +29,7 @@ from specdec.models.layers import (
     embedded,
     empty_slots,
     head_product,
+    layer_of,
     token_embedder,
 )
 from specdec.sharding import Layout, in_force
@@ -54,6 +56,8 @@ class T5Config:
       dropout_rate: used in training only.
       mixed_precision: multiply by weights in bfloat16 and add up in float32; all else stays as it
         is. Used in training only, see `kernels.mixed`.
+      remat: layers compute their inner values again for gradients instead of keeping them, see
+        `layers.layer_of`. Used in training only.
       dtype: of activations and of the caches, float32 or bfloat16. Norms, softmax and logits are
         float32 in either. Parameters may be bfloat16 in either, too: they are widened where they
         are used, see `kernels.few_rows`.
@@ -75,6 +79,7 @@ class T5Config:
     max_distance: int = 128
     dropout_rate: float = 0.0
     mixed_precision: bool = False
+    remat: bool = False
     dtype: Any = jnp.float32
 
     def __post_init__(self):
@@ -88,7 +93,7 @@ class T5Config:
 
     def without_training(self) -> "T5Config":
         """The same model, with what is set for training only at its default."""
-        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False)
+        return dataclasses.replace(self, dropout_rate=0.0, mixed_precision=False, remat=False)
 
     @property
     def logits_scale(self) -> float:
@@ -202,7 +207,8 @@ class Encoder(nn.Module):
     def setup(self):
         config = self.config
         self.relpos_bias = RelativePositionBias(config, bidirectional=True)
-        self.layers = [EncoderLayer(config) for _ in range(config.num_encoder_layers)]
+        layer = functools.partial(layer_of, EncoderLayer, config, deterministic_at=3)
+        self.layers = [layer() for _ in range(config.num_encoder_layers)]
         self.encoder_norm = RMSNorm(config.dtype)
         self.dropout = dropout(config)
 
@@ -224,7 +230,8 @@ class Decoder(nn.Module):
     def setup(self):
         config = self.config
         self.relpos_bias = RelativePositionBias(config, bidirectional=False)
-        self.layers = [DecoderLayer(config) for _ in range(config.num_decoder_layers)]
+        layer = functools.partial(layer_of, DecoderLayer, config, deterministic_at=6)
+        self.layers = [layer() for _ in range(config.num_decoder_layers)]
         self.decoder_norm = RMSNorm(config.dtype)
         self.dropout = dropout(config)
         if not config.tied:
