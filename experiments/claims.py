@@ -61,6 +61,13 @@ def claims(output_dir: str, *, alphas: str, speeds: str) -> None:
     Raises:
       ValueError: if neither has records.
     """
+    found = judged(alphas, speeds)
+    tables.show(tables.of("The paper's claims", COLUMNS, found))
+    tables.write(pathlib.Path(output_dir) / "claims", COLUMNS, found)
+
+
+def judged(alphas: str, speeds: str) -> list[dict[str, str]]:
+    """Claim, number and verdict, a row a claim; see `claims`."""
     unfiltered = [
         row
         for row in records.read(alphas)
@@ -71,14 +78,12 @@ def claims(output_dir: str, *, alphas: str, speeds: str) -> None:
         raise ValueError(f"no records in {alphas!r} or {speeds!r}: make Tables 2 and 3 first")
     used, unused = ([row for row in timed if bool(row["gamma"]) == one] for one in (True, False))
     measured = Measured(unfiltered, used, unused)
-    found = [
+    return [
         {"claim": claim, "number": "-", "verdict": CANT}
         if (result := check(measured)) is None
         else {"claim": claim, "number": result.number, "verdict": result.verdict}
         for claim, check in CLAIMS.items()
     ]
-    tables.show(tables.of("The paper's claims", COLUMNS, found))
-    tables.write(pathlib.Path(output_dir) / "claims", COLUMNS, found)
 
 
 COLUMNS: tables.Columns = {

@@ -11,8 +11,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments import comparison_table, records, tables
+from experiments import (
+    acceptance,
+    claims,
+    comparison_table,
+    lenience,
+    records,
+    rejection,
+    tables,
+    walltime,
+)
 from experiments.benchmarks import peers
+
+Row = Mapping[str, Any]
 
 
 class Source(NamedTuple):
@@ -20,27 +31,43 @@ class Source(NamedTuple):
 
     Attributes:
       columns: see `tables`.
-      folders: pattern of those that hold the records, from the one that has results/.
-      order: of the rows; equal ones stay in the folders' order.
+      read: gives its rows, in order, out of the folder that has results/.
     """
 
     columns: tables.Columns
-    folders: str
-    order: Callable[[Mapping[str, Any]], Any] = lambda row: 0
+    read: Callable[[pathlib.Path], Sequence[Row]]
 
-    def read(self, root: pathlib.Path) -> list[dict[str, Any]]:
-        """The records below `root`, in order."""
-        found = [row for path in sorted(root.glob(self.folders)) for row in records.read(str(path))]
-        return sorted(found, key=self.order)
+
+def recorded(
+    folders: str,
+    order: Callable[[Row], Any] = lambda row: 0,
+    is_row: Callable[[Row], bool] = lambda row: True,
+) -> Callable[[pathlib.Path], list[Row]]:
+    """Reads the records of the folders of a pattern, equal ones of an order as they come."""
+
+    def read(root: pathlib.Path) -> list[Row]:
+        found = [row for path in sorted(root.glob(folders)) for row in records.read(str(path))]
+        return sorted(filter(is_row, found), key=order)
+
+    return read
 
 
 SOURCES = {
     "pair": Source(
-        comparison_table.COLUMNS,
-        "results/ende/*",
-        order=lambda row: row["temperature"],
+        comparison_table.COLUMNS, recorded("results/ende/*", lambda row: row["temperature"])
     ),
-    "peers": Source(peers.COLUMNS, "results/peers"),
+    "peers": Source(peers.COLUMNS, recorded("results/peers")),
+    "table2": Source(
+        walltime.COLUMNS,
+        recorded("results/table2", is_row=lambda row: row["experiment"] == "walltime"),
+    ),
+    "table3": Source(acceptance.COLUMNS, recorded("results/table3*")),
+    "table5": Source(lenience.COLUMNS, recorded("results/table5")),
+    "rejection": Source(rejection.COLUMNS, recorded("results/rejection")),
+    "claims": Source(
+        claims.COLUMNS,
+        lambda root: claims.judged(str(root / "results/table3"), str(root / "results/table2")),
+    ),
 }
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -60,16 +87,17 @@ def filled(text: str, root: pathlib.Path) -> str:
         begin, name, end = match.groups()
         if name not in SOURCES:
             raise ValueError(f"table {name!r}: must be one of {', '.join(SOURCES)}")
-        return f"{begin}\n{_markdown(SOURCES[name], root)}\n{end}"
+        return f"{begin}\n{_markdown(name, root)}\n{end}"
 
     return _TABLE.sub(made, text)
 
 
-def _markdown(source: Source, root: pathlib.Path) -> str:
-    rows = source.read(root)
+def _markdown(name: str, root: pathlib.Path) -> str:
+    columns, read = SOURCES[name]
+    rows = read(root)
     if not rows:
-        raise ValueError(f"{source.folders}: no records there")
-    return tables.markdown(source.columns, rows)
+        raise ValueError(f"table {name!r}: no records there below {str(root)!r}; see SOURCES")
+    return tables.markdown(columns, rows)
 
 
 def main(argv: Sequence[str]) -> int:

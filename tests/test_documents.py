@@ -31,7 +31,10 @@ def test_a_table_has_a_row_a_record_in_its_order():
     "text, message",
     [
         ("# Title\n| a |", "no table"),
-        ("<!-- table: speed -->\n<!-- end of table -->", "'speed': must be one of pair, peers"),
+        (
+            "<!-- table: speed -->\n<!-- end of table -->",
+            "'speed': must be one of pair, peers, table2",
+        ),
         ("<!-- table: pair -->\n<!-- end of table -->", "no records there"),
     ],
 )
