@@ -15,8 +15,8 @@ SHAPE = dict(vocab_size=24, d_model=32, d_ff=128, num_heads=2, head_dim=16, drop
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 24, (4, 48)), jnp.int32)
 LENGTHS = jnp.full(4, 48)
 MODELS = {
-    "t5": (T5LanguageModel, T5, T5Config(**SHAPE, num_encoder_layers=3, num_decoder_layers=3)),
-    "gpt": (GPTLanguageModel, GPT, GPTConfig(**SHAPE, num_layers=6)),
+    "t5": (T5LanguageModel, T5, T5Config(**SHAPE, num_encoder_layers=1, num_decoder_layers=2)),
+    "gpt": (GPTLanguageModel, GPT, GPTConfig(**SHAPE, num_layers=2)),
 }
 
 
