@@ -223,10 +223,11 @@ def recipe_table(runs: Mapping[str, str]) -> str:
     rows = []
     for name, folder in runs.items():
         path = pathlib.Path(folder) / "config.gin"
-        text = path.read_text() if path.is_file() else ""
+        # Values that gin breaks over lines, joined.
+        text = re.sub(r"\s*\\\n\s*|(?<=[,(])\n\s*", " ", path.read_text() if path.is_file() else "")
         bindings = dict(re.findall(r"^([\w.]+) = (\S.*)$", text, re.MULTILINE))
         # Of the buckets' lengths, the last.
-        cells = [bindings.get(key, "-").strip("()").split(", ")[-1] for key in _RECIPE.values()]
+        cells = [bindings.get(key, "-").strip("() ").split(", ")[-1] for key in _RECIPE.values()]
         rows.append([name, *cells])
     return tables.markdown_of(["run", *_RECIPE], rows)
 
@@ -301,6 +302,9 @@ def _with_error(row: Mapping[str, Any]) -> str:
 # The picture
 
 
+_STYLES = ("-", "--", ":")  # of a student's runs, in order
+
+
 def draw_curves(finished: Sequence[Finished], path: pathlib.Path) -> None:
     """Held-out loss of the runs that learn from text, and 1 - alpha of those that distil."""
     distilled = [one for one in finished if "tvd" in one.points[-1].losses]
@@ -320,7 +324,9 @@ def draw_curves(finished: Sequence[Finished], path: pathlib.Path) -> None:
         for one in students:
             across = [point.num_tokens / 1e6 if has_tokens else point.step for point in one.points]
             heights = [point.losses[part] for point in one.points]
-            axes.plot(across, heights, label=one.label, color=colors[one.student], linewidth=1.8)
+            runs = [other.run for other in students if other.student == one.student]
+            style = dict(color=colors[one.student], linestyle=_STYLES[runs.index(one.run) % 3])
+            axes.plot(across, heights, label=one.label, linewidth=1.8, **style)
         axes.set_xlabel("target tokens, millions" if has_tokens else "steps")
         axes.set_xlim(left=0)
         axes.legend(frameon=False, fontsize=9)

@@ -59,7 +59,7 @@ def left_behind(toy_pair, tmp_path):
                 losses = {student: {**parts, "tvd": 0.25} for student, parts in losses.items()}
             curve.append(kind="heldout", step=step, **losses)
         (folder / "config.gin").write_text(
-            "optimizers.Schedule.peak = 0.01\nbatching.Buckets.lengths = (16, 24)\n"
+            "optimizers.Schedule.peak = 0.01\nbatching.Buckets.lengths = \\\n    (16,\n     24)\n"
         )
     write_scores(tmp_path / "scores", pair)
     return tmp_path
