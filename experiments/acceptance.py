@@ -128,7 +128,7 @@ def write_table(output_dir: str) -> None:
     rows = records.read(output_dir)
     tables.show(tables.of("alpha (Table 3)", COLUMNS, rows))
     tables.write(pathlib.Path(output_dir) / "table_3", COLUMNS, rows)
-    models = [row for row in rows if row["draft"] in LADDER and str(_sampling(row)) in _DRAWN]
+    models = [row for row in rows if row["draft"] in LADDER and _sampling(row) in _UNFILTERED]
     if models:
         try:
             accept_counts.draw(models, output_dir)
@@ -136,5 +136,4 @@ def write_table(output_dir: str) -> None:
             logger.warning("no picture drawn: %s", error)
 
 
-# Without filters.
-_DRAWN = (str(Sampling(0.0)), str(Sampling(1.0)))
+_UNFILTERED = (Sampling(0.0), Sampling(1.0))

@@ -131,8 +131,6 @@ class Updater:
     def _split(self, name: str, params: Mapping[str, Any]) -> tuple[dict, dict]:
         """A student's parameters that are trained, and those that are kept, nested."""
         frozen = self.frozen.get(name, ())
-        if not frozen:
-            return params[name], {}
         parts: tuple[dict, dict] = {}, {}
         for path, leaf in strict.flatten(params[name]).items():
             parts[in_groups(path, frozen)][path] = leaf
@@ -204,6 +202,4 @@ def _means(parts: dict[str, jax.Array], batch: Batch) -> dict[str, jax.Array]:
 
 def _joined(trained: dict, kept: dict) -> dict:
     """What `Updater._split` took apart."""
-    return (
-        strict.unflatten({**strict.flatten(trained), **strict.flatten(kept)}) if kept else trained
-    )
+    return strict.unflatten({**strict.flatten(trained), **strict.flatten(kept)})

@@ -102,7 +102,7 @@ def build(text: Path, output: Path, prose: list[str], descriptions, scenes) -> N
     rows = ((name, ((restore.stripped(one), one) for one in of(name, **lengths))) for name in prose)
     parts = split(rows)
     _write(output, "restore", parts)
-    _write(output, "restore_short", (shortened(parts[0]), shortened(parts[1])))
+    _write(output, "restore_short", tuple(map(shortened, parts)))
     if descriptions is not None:
         pairs = ((one_line(one["text"]), one_line(one["summary"])) for one in descriptions)
         _write(output, "summarize", split([("descriptions", pairs)]))
