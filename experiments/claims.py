@@ -144,7 +144,7 @@ def speed_of(draft: str) -> Check:
         return _all(
             (f"{row['task']} T={row['temperature']:g} {row['speedup']:.2f}", row["speedup"] > 1)
             for row in (*measured.speeds, *measured.unused)
-            if row["draft"] == draft and row["choice"] == "tuned"
+            if row["draft"] == draft and row["choice"].startswith("tuned")
         )
 
     return check
@@ -156,13 +156,17 @@ def improves_iff_alpha_exceeds_c(measured: Measured) -> Found | None:
         (f"{_name(row)}: alpha {row['alpha']:.2f}, c {row['c']:.2f}, {row['speedup']:.2f}x",
          (row["alpha"] > row["c"]) == (row["speedup"] > 1))
         for row in measured.speeds
-        if row["choice"] == "tuned"
+        if row["choice"].startswith("tuned")
     )  # fmt: skip
 
 
 def improves_at_least(measured: Measured) -> Found | None:
     """Corollary 3.9's bound, (1 + alpha) / (1 + c); it takes verification for free (r = 1)."""
-    rows = [row for row in measured.speeds if row["choice"] == "tuned" and row["alpha"] > row["c"]]
+    rows = [
+        row
+        for row in measured.speeds
+        if row["choice"].startswith("tuned") and row["alpha"] > row["c"]
+    ]
     bounds = [float(theory.least_improvement(row["alpha"], row["c"])) for row in rows]
     return _all(
         (f"{_name(row)} {row['speedup']:.2f} of {bound:.2f}", row["speedup"] >= bound)
@@ -174,7 +178,11 @@ def oracle_gains(measured: Measured) -> Found | None:
     """How much an oracle that knows where the draft fails would add to the best fixed gamma."""
     parts = []
     for row in measured.speeds:
-        if row["choice"] != "tuned" or row["draft"] not in LADDER or row["alpha"] <= row["c"]:
+        if (
+            not row["choice"].startswith("tuned")
+            or row["draft"] not in LADDER
+            or row["alpha"] <= row["c"]
+        ):
             continue
         alpha, c = row["alpha"], max(row["c"], 0.0)
         best = max(float(theory.walltime_factor(alpha, gamma, c)) for gamma in range(1, 30))

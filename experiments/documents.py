@@ -19,6 +19,7 @@ from experiments import (
     records,
     rejection,
     tables,
+    theory_figures,
     walltime,
 )
 from experiments.benchmarks import peers
@@ -57,6 +58,7 @@ SOURCES = {
         comparison_table.COLUMNS, recorded("results/ende/*", lambda row: row["temperature"])
     ),
     "peers": Source(peers.COLUMNS, recorded("results/peers")),
+    "table1": Source(theory_figures.TABLE_1, lambda root: theory_figures.rows_of_table_1()),
     "table2": Source(
         walltime.COLUMNS,
         recorded("results/table2", is_row=lambda row: row["experiment"] == "walltime"),

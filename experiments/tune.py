@@ -104,8 +104,14 @@ def predict(
 ) -> Iterator[dict[str, Any]]:
     """Yields alpha, c, r, tokens per call and the predicted speed-up of every draft and gamma.
 
-    What is the target's own, its outputs and r, is measured once, before the first draft.
+    What is the target's own, its outputs and r, is measured once, before the first draft. A draft
+    is taken to be accepted alike at every place of a round, which flatters one that guesses all
+    places at once; gammas that it can't draft are left out.
+
+    Raises:
+      ValueError: if a draft can draft none of the gammas.
     """
+    of_draft = {name: _possible(name, pair, gammas) for name, pair in pairs.items()}
     one = next(iter(pairs.values()))
     config = one.config(gamma=4, max_new_tokens=max_new_tokens)
     requests = [one.request([text], seed + number) for number, text in enumerate(texts)]
@@ -118,21 +124,47 @@ def predict(
     for name, pair in pairs.items():
         betas = betas_of(pair, requests, outputs, how, config)
         alpha, _, _ = metrics.mean_over_rows(betas)
-        c = timing.step_costs(
-            pair.params,
-            *typical,
-            target=pair.target,
-            drafter=pair.drafter,
-            settings=how,
-            config=config,
-        )["c"]
-        logger.info("%s: alpha %.3f, c %.3f", name, alpha, c)
-        for gamma in gammas:
+        costs = _draft_costs(pair, typical, how, of_draft[name], max_new_tokens)
+        logger.info("%s: alpha %.3f, drafts of a round %s", name, alpha, costs)
+        for gamma, cost in costs.items():
             calls = sum(theory.expected_calls(row, gamma) for row in betas)
-            row = dict(draft=name, gamma=gamma, alpha=alpha, c=c, r=r[gamma])
+            row = dict(draft=name, gamma=gamma, alpha=alpha, c=cost / gamma, r=r[gamma])
             row["tokens_per_call"] = num_tokens / calls
-            row["prediction"] = row["tokens_per_call"] / (gamma * c + r[gamma])
+            row["prediction"] = row["tokens_per_call"] / (cost + r[gamma])
             yield row
+
+
+def _possible(name: str, pair: TextPair, gammas: Sequence[int]) -> list[int]:
+    most = getattr(pair.drafter, "max_gamma", max(gammas))
+    found = [gamma for gamma in gammas if gamma <= most]
+    if not found:
+        raise ValueError(
+            f"gammas={tuple(gammas)}: {name} drafts at most {most} tokens; add a gamma up to that"
+        )
+    return found
+
+
+def _draft_costs(
+    pair: TextPair, request, how: Settings, gammas: Sequence[int], max_new_tokens: int
+) -> dict[int, float]:
+    """gamma c for every gamma, of its least and greatest: by the line through them.
+
+    Drafting one by one costs in proportion to gamma, copying or drafting at once the same.
+    """
+    ends = sorted({min(gammas), max(gammas)})
+    costs = timing.draft_costs(
+        pair.params,
+        *request,
+        gammas=ends,
+        target=pair.target,
+        drafter=pair.drafter,
+        settings=how,
+        config=pair.config(gamma=max(ends), max_new_tokens=max_new_tokens),
+    )
+    # Nothing costs less than nothing; measured, next to nothing can.
+    return {
+        gamma: max(0.0, float(np.interp(gamma, ends, list(costs.values())))) for gamma in gammas
+    }
 
 
 def betas_of(pair: TextPair, requests, outputs, how: Settings, config) -> list[np.ndarray]:

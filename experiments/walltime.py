@@ -34,6 +34,7 @@ def measure(
     num_sentences: int = 40,
     num_tuned: int = 12,
     seed: int = 0,
+    cost_repeats: int = compare.COST_REPEATS,
 ) -> None:
     """Writes a record a workload, draft, temperature and gamma, and table_2.md and .tex of them.
 
@@ -49,11 +50,13 @@ def measure(
       num_sentences: the task's first.
       num_tuned: of them, for tuning.
       seed: of the random numbers.
+      cost_repeats: of measuring c and r.
 
     Raises:
       ValueError: for settings and files that make no sense.
     """
     check_count("num_tuned", num_tuned, least=1)
+    check_count("cost_repeats", cost_repeats, least=1)
     compare.check_seeds(seed, num_sentences)
     targets = [one.load() for one in workloads]  # all are there, before anything runs
     tuner = Tuner(output_dir, tuple(gammas), num_tuned, seed)
@@ -69,23 +72,31 @@ def measure(
             tuned = tuner.gammas_of(about, pairs, sentences, one.max_new_tokens)
             for name, pair in pairs.items():
                 theirs = paper.table_2(one.name, name, temperature) if is_paper_measured else None
-                wanted = {TUNED: tuned[name], PAPERS: theirs and theirs.gamma}
-                for choice, gamma in wanted.items():
+                for choice, gamma in _wanted(tuned[name], theirs and theirs.gamma).items():
                     key = dict(experiment="walltime", **about, draft=name, choice=choice)
-                    if gamma is None or records.is_there(output_dir, key):
+                    if records.is_there(output_dir, key):
                         continue
                     row = dict(target=one.target, **key, device=jax.devices()[0].device_kind)
-                    row |= _measured(pair, sentences, temperature, gamma, one.max_new_tokens, seed)
+                    at = (temperature, gamma, one.max_new_tokens, seed, cost_repeats)
+                    row |= _measured(pair, sentences, *at)
                     records.append(output_dir, row)
                     logger.info("%s: gamma %d, %.2f times", key, gamma, row["speedup"])
     write_table(output_dir)
 
 
-def _measured(pair: TextPair, sentences, temperature, gamma: int, max_new_tokens, seed) -> dict:
+def _wanted(tuned: int, theirs: int | None) -> dict[str, int]:
+    """gamma by who chose it; once, where both chose the same."""
+    if theirs is None:
+        return {TUNED: tuned}
+    return {f"{TUNED}, {PAPERS}": tuned} if tuned == theirs else {TUNED: tuned, PAPERS: theirs}
+
+
+def _measured(pair: TextPair, sentences, temperature: float, gamma: int, *settings) -> dict:
     if gamma == 0:  # plain decoding itself
         return dict(gamma=0, speedup=1.0)
-    how = Sampling(temperature).settings
-    return compare.measure(pair, sentences, how, temperature, gamma, max_new_tokens, seed)
+    return compare.measure(
+        pair, sentences, Sampling(temperature).settings, temperature, gamma, *settings
+    )
 
 
 @dataclasses.dataclass(frozen=True)

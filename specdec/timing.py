@@ -26,7 +26,7 @@ from specdec.autoregressive import init_state, plain_step, prefill
 from specdec.buffers import last_token, write_at
 from specdec.config import SpecConfig, buffer_length, checked_num_ids
 from specdec.generation import start
-from specdec.sampling import Settings, log_probs_of
+from specdec.sampling import Settings, log_probs_of, sample_rows, standardize, uniforms
 from specdec.speculative import default_rule, score, speculative_step
 from specdec.speculative import init_state as init_speculation
 from specdec.types import Context, Drafter, LanguageModel, Proposal
@@ -153,6 +153,41 @@ def verify_costs(
     return {gamma: float(np.median(seconds[gamma] / seconds["target"])) for gamma in gammas}
 
 
+def draft_costs(
+    params: Any,
+    inputs: Any,
+    prompt: jax.Array,
+    keys: jax.Array,
+    *,
+    gammas: Sequence[int],
+    target: LanguageModel,
+    drafter: Drafter,
+    settings: Settings,
+    config: SpecConfig,
+    num_steps: int = 32,
+    repeats: int = 7,
+) -> dict[int, float]:
+    """gamma c, the cost of all drafts of a round, for several gammas, all measured in turn.
+
+    Args as for `step_costs`.
+    """
+    static = dict(target=target, drafter=drafter, settings=settings, draft_settings=settings)
+    request = (params, inputs, prompt, keys)
+    config = _with_room(config, 2 * num_steps)
+    calls: dict[Hashable, Callable[..., Any]] = {
+        gamma: partial(
+            _draft_chain, *request, config=dataclasses.replace(config, gamma=gamma), **static
+        )
+        for gamma in (0, *gammas)
+    }
+    calls["target"] = partial(_target_chain, *request, config=config, **static)
+    seconds = seconds_per_link(calls, num_steps, repeats)
+    alone = seconds[0]
+    return {
+        gamma: float(np.median((seconds[gamma] - alone) / seconds["target"])) for gamma in gammas
+    }
+
+
 def round_costs(
     params: Any,
     inputs: Any,
@@ -265,10 +300,12 @@ def _draft_chain(
 ):
     """num_steps times gamma drafts and a run of the target, one slot further each.
 
-    Their tokens, q and logits are summed up, so consumed.
+    The context is what the target itself decodes, over and over, for a draft that copies costs
+    what its contexts make it cost. Drafts and q are summed up, so consumed.
     """
-    del settings
     size = _buffer_length(prompt, config)
+    prompt_lengths = jnp.full(prompt.shape[0], prompt.shape[1])
+    num_ids = checked_num_ids(config, target)
     cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
     draft_state = drafter.init(params.draft, inputs, prompt, cache, cache_length=size)
 
@@ -280,10 +317,13 @@ def _draft_chain(
         )
         newest = last_token(context.tokens, context.lengths)[:, None]
         logits, cache = target.extend(params.target, cache, newest, context.lengths - 1)
-        total += log_probs_of(proposal.probs, proposal.tokens).sum() + logits.sum()
-        tokens = write_at(context.tokens, proposal.tokens, context.lengths)
-        context = Context(tokens, context.lengths + 1, context.prompt_lengths)
-        return context, cache, draft_state, total
+        total += log_probs_of(proposal.probs, proposal.tokens).sum()
+        rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
+        drawn = jax.vmap(uniforms, in_axes=(0, None))(step_keys, config.gamma + 1)[:, -1]
+        token = sample_rows(rows.probs[:, 0], settings, drawn)
+        tokens = write_at(context.tokens, token[:, None], context.lengths)
+        lengths = jnp.where(token == config.eos_id, prompt_lengths, context.lengths + 1)
+        return Context(tokens, lengths, prompt_lengths), cache, draft_state, total
 
     carry = (_context(prompt, size), cache, draft_state, jnp.float32(0))
     context, _, _, total = lax.fori_loop(0, num_steps, link, carry)

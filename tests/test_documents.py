@@ -9,8 +9,9 @@ from experiments import comparison_table, documents
 ROOT = pathlib.Path(__file__).parent.parent
 
 
-def test_every_cell_of_the_readme_is_a_records():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("document", ["README.md", "docs/tables.md"])
+def test_every_cell_of_a_document_is_a_records(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
     assert documents.filled(text, ROOT) == text
 
 
@@ -33,7 +34,7 @@ def test_a_table_has_a_row_a_record_in_its_order():
         ("# Title\n| a |", "no table"),
         (
             "<!-- table: speed -->\n<!-- end of table -->",
-            "'speed': must be one of pair, peers, table2",
+            "'speed': must be one of pair, peers, table1, table2",
         ),
         ("<!-- table: pair -->\n<!-- end of table -->", "no records there"),
     ],

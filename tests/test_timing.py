@@ -4,9 +4,11 @@ import time
 
 import checks
 import jax
+import numpy as np
 import pytest
 
 from specdec import sampling, timing
+from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig
 
 
@@ -85,3 +87,37 @@ def test_all_links_of_a_chain_are_compiled():
         ).compile()
         assert isinstance(compiled, jax.stages.Compiled)
         assert "while" in compiled.as_text() and "gather" in compiled.as_text()
+
+
+def test_drafts_are_timed_on_contexts_that_the_target_decodes():
+    """A draft that copies costs what those make it cost: not on what it drafted itself."""
+    pair = checks.table_pair(batch_size=2)
+    config = SpecConfig(gamma=2, max_new_tokens=16)
+    how = sampling.settings(0.0)
+    keys = checks.keys(0, 2)
+    plain = autoregressive_decode(
+        pair.params.target,
+        pair.inputs,
+        pair.prompt,
+        keys,
+        model=pair.target,
+        settings=how,
+        config=config,
+    )
+    tokens, _ = timing._draft_chain(
+        pair.params,
+        pair.inputs,
+        pair.prompt,
+        keys,
+        target=pair.target,
+        drafter=pair.drafter,
+        settings=how,
+        draft_settings=how,
+        config=config,
+        num_steps=16,  # at the end of a text it begins anew, with the same words
+    )
+    first = pair.prompt.shape[1]
+    for row, length in enumerate(plain.lengths):
+        written = tokens[row, first : first + length]
+        np.testing.assert_array_equal(written, plain.tokens[row, :length])
+    assert plain.lengths.max() > 1

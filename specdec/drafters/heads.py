@@ -29,6 +29,10 @@ class HeadsDrafter:
     def vocab_size(self) -> int:
         return self.model.vocab_size
 
+    @property
+    def max_gamma(self) -> int:
+        return self.model.config.num_ahead
+
     def init(
         self, params: Params, inputs: Any, prompt: jax.Array, target_cache, *, cache_length: int
     ) -> Cache:
@@ -51,11 +55,11 @@ class HeadsDrafter:
         Raises:
           ValueError: at trace time, for a gamma above J.
         """
-        gamma, num_ahead = config.gamma, self.model.config.num_ahead
-        if gamma > num_ahead:
+        gamma = config.gamma
+        if gamma > self.max_gamma:
             raise ValueError(
-                f"gamma={gamma}: this draft predicts {num_ahead} tokens ahead; take gamma <= "
-                f"{num_ahead} or train one with more"
+                f"gamma={gamma}: this draft predicts {self.max_gamma} tokens ahead; take gamma <= "
+                f"{self.max_gamma} or train one with more"
             )
         if gamma == 0:
             return empty_proposal(context, self.vocab_size), state
