@@ -22,7 +22,7 @@ from typing import Any
 
 import gin
 
-from experiments import records, run
+from experiments import programs, records, run
 
 logger = logging.getLogger(__name__)
 Point = dict[str, Any]
@@ -83,6 +83,7 @@ def sweep(
         shutil.rmtree(place, ignore_errors=True)  # what a kill has left
         own = [*bindings, *(f"{name} = {value!r}" for name, value in point.items())]
         run.run(files, own, search_paths, str(place), profile_dir)
+        programs.forget()
         gather(folder, points)
         left = (time.monotonic() - began) / (number + 1) * (len(missing) - number - 1)
         logger.info("%d/%d points, %.1f min left", number + 1, len(missing), left / 60)

@@ -26,7 +26,7 @@ from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig, check_count
 from specdec.generation import Decoded
 from specdec.sampling import Settings, settings
-from specdec.text import BUCKETS, prompts_of
+from specdec.text import BUCKETS, prompt_ids
 from specdec.types import EncoderInputs
 from specdec.vocabulary import EOS_ID, PAD_ID, START_ID, Vocabulary
 
@@ -110,14 +110,20 @@ def translate_all(
 
     Args:
       translator: see `Translator`.
-      sources: without the prefix. Those longer than the largest bucket are passed over.
+      sources: without the prefix. Those longer than the largest bucket are passed over; a
+        decoder-only model goes on from them, in batches of prompts that are equally long.
       decoding: see `Decoding`.
       done: indices of sources; a batch of nothing else is left out.
 
     Yields:
       Translated, a batch each.
     """
-    rows = encode_sources(translator, sources)
+    if translator.model.has_encoder:
+        rows, buckets = encode_sources(translator, sources), decoding.buckets
+    else:
+        about = (translator.vocabulary, translator.prefix, translator.prompt_tokens)
+        rows = prompt_ids(sources, *about)
+        buckets = sorted({len(row) for row in rows})
     config = SpecConfig(
         max_new_tokens=decoding.max_new_tokens,
         eos_id=EOS_ID,
@@ -125,7 +131,7 @@ def translate_all(
         num_ids=translator.vocabulary.num_ids,
     )
     base_key = jax.random.key(decoding.seed)
-    for length, indices in plan([len(row) for row in rows], decoding):
+    for length, indices in plan([len(row) for row in rows], buckets, decoding.batch_size):
         if all(index in done for index in indices):
             continue
         size = decoding.batch_size
@@ -135,9 +141,7 @@ def translate_all(
             prompt = jnp.full((size, 1), START_ID, jnp.int32)
         else:
             inputs = jnp.zeros(size)
-            texts = [sources[index] for index in row_ids]
-            about = (translator.vocabulary, translator.prefix, translator.prompt_tokens)
-            prompt = prompts_of(texts, *about)
+            prompt = jnp.asarray([rows[index] for index in row_ids], jnp.int32)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(base_key, row_ids)
         decoded = autoregressive_decode(
             translator.params,
@@ -158,7 +162,9 @@ def encode_sources(translator: Translator, sources: Sequence[str]) -> list[list[
     return [[*ids, EOS_ID] for ids in translator.vocabulary.encode(texts)]
 
 
-def plan(lengths: Sequence[int], decoding: Decoding) -> list[tuple[int, np.ndarray]]:
+def plan(
+    lengths: Sequence[int], buckets: Sequence[int], batch_size: int
+) -> list[tuple[int, np.ndarray]]:
     """Batches of sources by length: neighbours in a batch end at about the same step.
 
     Example: lengths [3, 9, 2, 5, 4], buckets (4, 8), batch_size 2 -> sources 2 and 0, then 4, at
@@ -166,12 +172,12 @@ def plan(lengths: Sequence[int], decoding: Decoding) -> list[tuple[int, np.ndarr
     """
     lengths = np.asarray(lengths, np.int64)
     order = np.argsort(lengths, kind="stable")
-    bucket_ids = np.searchsorted(decoding.buckets, lengths[order])
+    bucket_ids = np.searchsorted(buckets, lengths[order])
     planned = []
-    for bucket_id, length in enumerate(decoding.buckets):
+    for bucket_id, length in enumerate(buckets):
         members = order[bucket_ids == bucket_id]
-        for start in range(0, len(members), decoding.batch_size):
-            planned.append((length, members[start : start + decoding.batch_size]))
+        for start in range(0, len(members), batch_size):
+            planned.append((length, members[start : start + batch_size]))
     return planned
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from experiments import compare, paper, records, tables, tune
+from experiments import compare, paper, programs, records, tables, tune
 from experiments.workloads import Sampling, Workload
 from specdec import theory
 from specdec.config import check_count
@@ -81,6 +81,7 @@ def measure(
                     row |= _measured(pair, sentences, *at)
                     records.append(output_dir, row)
                     logger.info("%s: gamma %d, %.2f times", key, gamma, row["speedup"])
+            programs.forget()
     write_table(output_dir)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments import records
+from experiments import programs, records
 from experiments.alphas import target_outputs
 from experiments.data import Task
 from experiments.drafts import Draft, Loaded
@@ -130,3 +130,4 @@ def each_missing(
         if not records.is_there(output_dir, key):
             outputs = outputs or target_outputs(target, sources, sampling.of(decoding))
             yield key, draft, outputs
+    programs.forget()

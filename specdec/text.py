@@ -133,7 +133,8 @@ class TextPair:
             inputs, prompt = self.inputs(texts), jnp.full((len(texts), 1), START_ID, jnp.int32)
         else:
             inputs = jnp.zeros(len(texts))
-            prompt = prompts_of(texts, self.vocabulary, self.prefix, self.prompt_tokens)
+            about = (self.vocabulary, self.prefix, self.prompt_tokens)
+            prompt = _of_one_length(prompt_ids(texts, *about))
         request = (inputs, prompt, keys)
         return request if self._layout is None else self._layout.place_rows(request)
 
@@ -256,22 +257,22 @@ class TextPair:
         )
 
 
-def prompts_of(
+def prompt_ids(
     texts: Sequence[str], vocabulary: Vocabulary, prefix: str = "", num_tokens: int | None = None
-) -> jax.Array:
-    """Texts for a decoder-only model to go on from, [B, P]: the start id, then their tokens.
+) -> list[list[int]]:
+    """Texts for a decoder-only model to go on from, each the start id, then its tokens.
 
     Args:
       texts: an empty one has the model begin by itself.
       vocabulary: of the model.
       prefix: put before every text.
       num_tokens: of each text, its first; None = all.
-
-    Raises:
-      ValueError: for prompts of several lengths.
     """
     rows = vocabulary.encode([prefix + text for text in texts])
-    rows = [[START_ID, *ids[:num_tokens]] for ids in rows]
+    return [[START_ID, *ids[:num_tokens]] for ids in rows]
+
+
+def _of_one_length(rows: Sequence[Sequence[int]]) -> jax.Array:
     sizes = sorted({len(row) for row in rows})
     if len(sizes) != 1:
         raise ValueError(

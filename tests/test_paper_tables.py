@@ -21,7 +21,7 @@ from experiments import (
     walltime,
 )
 from experiments.data import FileTask
-from experiments.translate import Decoding
+from experiments.translate import Decoding, translate_all
 from experiments.translators import load_translator
 from experiments.workloads import Sampling, Workload
 from specdec import metrics
@@ -286,6 +286,14 @@ def test_prompts_of_a_decoder_only_target(folder):
     pair = language.pair_with(model, drafts.Model(str(folder / "lm_draft")).load(model))
     with pytest.raises(ValueError, match=r"prompts of \[5, 12\] tokens in one batch"):
         pair.request(["the dog", "the dog sees a tree"], 0)
+    several = ["the dog", "the dog sees a tree", "the cat"]
+    decoding = Decoding(max_new_tokens=6, batch_size=2)
+    batches = list(translate_all(model, several, decoding))
+    assert sorted(index for batch in batches for index in batch.indices) == [0, 1, 2]
+    for batch in batches:
+        for row, index in enumerate(batch.indices):
+            (same,) = pair.decode([several[index]], gamma=2, max_new_tokens=6, is_plain=True)
+            assert batch.decoded.tokens[row, : len(same.tokens)].tolist() == list(same.tokens)
     (alone,) = pair.decode([""], gamma=2, max_new_tokens=6)
     (plain,) = pair.decode([""], gamma=2, max_new_tokens=6, is_plain=True)
     assert alone.tokens == plain.tokens

@@ -43,7 +43,7 @@ def bindings(folder, **more):
 
 
 def test_plan_docstring_example():
-    planned = plan([3, 9, 2, 5, 4], Decoding(buckets=(4, 8), batch_size=2))
+    planned = plan([3, 9, 2, 5, 4], buckets=(4, 8), batch_size=2)
     found = [(length, indices.tolist()) for length, indices in planned]
     assert found == [(4, [2, 0]), (4, [4]), (8, [3])]
 
