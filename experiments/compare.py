@@ -31,7 +31,7 @@ from specdec.text import TextPair, load_pair
 
 logger = logging.getLogger(__name__)
 # c is a small difference of noisy times.
-COST_REPEATS = 21
+COST_REPEATS = 11
 
 
 class NotIdentical(Failed):

@@ -3,7 +3,8 @@
 c, the cost of a draft run, and r, the cost of verifying gamma + 1 tokens, both in runs of the
 target over one token, are measured apart from the decoding they are to predict, each as a chain of
 steps inside one compiled program. The chains are made of the loops' own parts, sampling and rule
-included, so that a round of the speculative loop costs gamma c + r.
+included, so that a round of the speculative loop costs gamma c + r. A chain goes on from the prompt
+again where its texts end, so it can be longer than they are, on caches of the run's own size.
 
 Drafts are timed between runs of the target: in a chain of their own a small draft's weights would
 stay in the processor's cache, from which, in the loop, every run of the target drives them out.
@@ -12,6 +13,7 @@ Dimensions: B batch, P prompt length, G gamma.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
@@ -30,6 +32,9 @@ from specdec.sampling import Settings, log_probs_of, sample_rows, standardize, u
 from specdec.speculative import default_rule, score, speculative_step
 from specdec.speculative import init_state as init_speculation
 from specdec.types import Context, Drafter, LanguageModel, Proposal
+
+SECONDS = 0.2  # of a chain of target runs
+_LEAST_LINKS = 96
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -61,24 +66,23 @@ def seconds_per_link(
     """Seconds of a link of each chain, [repeats]; those of a repeat were taken one after the other.
 
     What a call costs beside its links (its start, an encoder) is in a chain of `num_steps` as in
-    one of twice as many: their difference is links only.
+    one of an eighth: their difference is links only. The short one is short because the noise of
+    both counts.
 
     Args:
       chains: called with num_steps=N, a traced number, so that both lengths are one program.
-      num_steps: links of the shorter chain.
+      num_steps: links of the longer chain, from 2.
       repeats: of the interleaved measurement.
     """
-    lengths = (num_steps, 2 * num_steps)
+    lengths = (max(1, num_steps // 8), num_steps)
     run = {
         (name, length): partial(chain, num_steps=length)
         for name, chain in chains.items()
         for length in lengths
     }
     times = interleaved(run, repeats)
-    return {
-        name: (np.array(times[name, lengths[1]]) - times[name, lengths[0]]) / num_steps
-        for name in chains
-    }
+    short, long = ({name: np.array(times[name, length]) for name in chains} for length in lengths)
+    return {name: (long[name] - short[name]) / (lengths[1] - lengths[0]) for name in chains}
 
 
 def step_costs(
@@ -92,14 +96,14 @@ def step_costs(
     settings: Settings,
     config: SpecConfig,
     draft_settings: Settings | None = None,
-    num_steps: int = 32,
+    seconds: float = SECONDS,
     repeats: int = 7,
 ) -> dict[str, float]:
     """Seconds of a target run, and c and r in units of it.
 
     Args:
       params: PairParams; inputs, prompt, keys, target, drafter, settings, config as for decoding.
-      num_steps: links of the shorter chain; the longer has twice as many.
+      seconds: that a chain of target runs is to last, about; the others have as many links.
       repeats: of the interleaved measurement; medians are taken, of c and r those of ratios
         within a repeat, for a machine's pace changes.
 
@@ -107,21 +111,23 @@ def step_costs(
       target_seconds: one target run over one token, with sampling; c: a run of the draft; r: a run
       of the target over gamma + 1 tokens, with the verdict.
     """
-    seconds = _costs_of_parts(
-        ("target", "verify", "drafts"),
-        (params, inputs, prompt, keys),
+    found = _costs_of_parts(
+        params,
+        inputs,
+        prompt,
+        keys,
         target=target,
         drafter=drafter,
         settings=settings,
-        draft_settings=draft_settings or settings,
+        draft_settings=draft_settings,
         config=config,
-        num_steps=num_steps,
+        seconds=seconds,
         repeats=repeats,
     )
     return {
-        "target_seconds": float(np.median(seconds["target"])),
-        "c": float(np.median(seconds["drafts"] / max(config.gamma, 1) / seconds["target"])),
-        "r": float(np.median(seconds["verify"] / seconds["target"])),
+        "target_seconds": float(np.median(found["target"])),
+        "c": float(np.median(found["drafts"] / max(config.gamma, 1) / found["target"])),
+        "r": float(np.median(found["verify"] / found["target"])),
     }
 
 
@@ -135,13 +141,12 @@ def verify_costs(
     target: LanguageModel,
     settings: Settings,
     config: SpecConfig,
-    num_steps: int = 32,
+    seconds: float = SECONDS,
     repeats: int = 7,
 ) -> dict[int, float]:
     """r for several gammas, all measured in turn. Args as for `step_costs`."""
-    static = dict(target=target, drafter=None, settings=settings, draft_settings=settings)
-    request = (params, inputs, prompt, keys)
-    config = _with_room(config, 2 * num_steps)
+    static = dict(target=target, settings=settings)
+    request = (params.target, inputs, prompt, keys)
     calls: dict[Hashable, Callable[..., Any]] = {
         gamma: partial(
             _verify_chain, *request, config=dataclasses.replace(config, gamma=gamma), **static
@@ -149,8 +154,8 @@ def verify_costs(
         for gamma in gammas
     }
     calls["target"] = partial(_target_chain, *request, config=config, **static)
-    seconds = seconds_per_link(calls, num_steps, repeats)
-    return {gamma: float(np.median(seconds[gamma] / seconds["target"])) for gamma in gammas}
+    found = seconds_per_link(calls, links_for(seconds, calls["target"]), repeats)
+    return {gamma: float(np.median(found[gamma] / found["target"])) for gamma in gammas}
 
 
 def draft_costs(
@@ -164,27 +169,31 @@ def draft_costs(
     drafter: Drafter,
     settings: Settings,
     config: SpecConfig,
-    num_steps: int = 32,
+    seconds: float = SECONDS,
     repeats: int = 7,
 ) -> dict[int, float]:
     """gamma c, the cost of all drafts of a round, for several gammas, all measured in turn.
 
     Args as for `step_costs`.
     """
-    static = dict(target=target, drafter=drafter, settings=settings, draft_settings=settings)
-    request = (params, inputs, prompt, keys)
-    config = _with_room(config, 2 * num_steps)
+    static = dict(target=target, settings=settings)
+    request = (inputs, prompt, keys)
     calls: dict[Hashable, Callable[..., Any]] = {
         gamma: partial(
-            _draft_chain, *request, config=dataclasses.replace(config, gamma=gamma), **static
+            _draft_chain,
+            params,
+            *request,
+            drafter=drafter,
+            draft_settings=settings,
+            config=dataclasses.replace(config, gamma=gamma),
+            **static,
         )
         for gamma in (0, *gammas)
     }
-    calls["target"] = partial(_target_chain, *request, config=config, **static)
-    seconds = seconds_per_link(calls, num_steps, repeats)
-    alone = seconds[0]
+    calls["target"] = partial(_target_chain, params.target, *request, config=config, **static)
+    found = seconds_per_link(calls, links_for(seconds, calls["target"]), repeats)
     return {
-        gamma: float(np.median((seconds[gamma] - alone) / seconds["target"])) for gamma in gammas
+        gamma: float(np.median((found[gamma] - found[0]) / found["target"])) for gamma in gammas
     }
 
 
@@ -199,7 +208,7 @@ def round_costs(
     settings: Settings,
     config: SpecConfig,
     draft_settings: Settings | None = None,
-    num_steps: int = 32,
+    seconds: float = SECONDS,
     repeats: int = 7,
 ) -> dict[str, np.ndarray]:
     """Where the time of a round of the speculative loop goes.
@@ -212,48 +221,64 @@ def round_costs(
       round has beyond drafts and verify is the loop's own.
     """
     return _costs_of_parts(
-        ("target", "verify", "drafts", "round"),
-        (params, inputs, prompt, keys),
+        params,
+        inputs,
+        prompt,
+        keys,
         target=target,
         drafter=drafter,
         settings=settings,
-        draft_settings=draft_settings or settings,
+        draft_settings=draft_settings,
         config=config,
-        num_steps=num_steps,
+        seconds=seconds,
         repeats=repeats,
+        is_round_timed=True,
     )
 
 
 def _costs_of_parts(
-    parts: Sequence[str], request: tuple, *, config: SpecConfig, num_steps, repeats, **static
+    params,
+    *request,
+    target: LanguageModel,
+    drafter: Drafter,
+    settings: Settings,
+    draft_settings: Settings | None,
+    config: SpecConfig,
+    seconds: float,
+    repeats: int,
+    is_round_timed: bool = False,
 ) -> dict[str, np.ndarray]:
-    # Chains write one slot a link, rounds up to gamma + 1.
-    config = _with_room(config, 2 * num_steps * (config.gamma + 1 if "round" in parts else 1))
+    """Seconds [repeats] of "target", "verify", "drafts" and, if it is timed, "round"."""
+    of_target = dict(target=target, settings=settings)
+    of_both = dict(of_target, drafter=drafter, draft_settings=draft_settings or settings)
     without_drafts = dataclasses.replace(config, gamma=0)
-    chains = {
-        "target": {"target": (_target_chain, config)},
-        "verify": {"verify": (_verify_chain, config)},
-        "drafts": {"drafts": (_draft_chain, config), "no drafts": (_draft_chain, without_drafts)},
-        "round": {"round": (_round_chain, config)},
+    calls: dict[Hashable, Callable[..., Any]] = {
+        "target": partial(_target_chain, params.target, *request, config=config, **of_target),
+        "verify": partial(_verify_chain, params.target, *request, config=config, **of_target),
+        "drafts": partial(_draft_chain, params, *request, config=config, **of_both),
+        "no drafts": partial(_draft_chain, params, *request, config=without_drafts, **of_both),
     }
-    calls = {
-        name: partial(chain, *request, config=chain_config, **static)
-        for part in parts
-        for name, (chain, chain_config) in chains[part].items()
-    }
-    seconds = seconds_per_link(calls, num_steps, repeats)
-    if "drafts" in parts:
-        seconds["drafts"] = seconds["drafts"] - seconds.pop("no drafts")
-    return seconds
+    if is_round_timed:
+        calls["round"] = partial(_round_chain, params, *request, config=config, **of_both)
+    found = seconds_per_link(calls, links_for(seconds, calls["target"]), repeats)
+    found["drafts"] = found["drafts"] - found.pop("no drafts")
+    return found
 
 
-def _with_room(config: SpecConfig, num_slots: int) -> SpecConfig:
-    """Room for what a chain writes, whatever the run itself may generate."""
-    size = max(config.max_new_tokens, num_slots)
-    return dataclasses.replace(config, max_new_tokens=size, cache_length=None)
+def links_for(seconds: float, chain: Callable[..., Any]) -> int:
+    """Links that let a chain last about so long, _LEAST_LINKS at least.
+
+    Args:
+      seconds: of the chain.
+      chain: see `seconds_per_link`.
+    """
+    call = partial(chain, num_steps=_LEAST_LINKS)
+    timed(call)  # compiles
+    return math.ceil(_LEAST_LINKS * max(1.0, seconds / timed(call)[0]))
 
 
-_chain = partial(jax.jit, static_argnames=("target", "drafter", "config"))
+_chain = partial(jax.jit, static_argnames=("target", "config"))
+_chain_of_both = partial(jax.jit, static_argnames=("target", "drafter", "config"))
 
 
 def _buffer_length(prompt: jax.Array, config: SpecConfig) -> int:
@@ -261,14 +286,11 @@ def _buffer_length(prompt: jax.Array, config: SpecConfig) -> int:
 
 
 @_chain
-def _target_chain(
-    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
-):
-    """num_steps plain steps. A row that meets EOS stays where it is; its steps cost the same."""
-    del drafter, draft_settings
+def _target_chain(params, inputs, prompt, keys, *, target, settings, config, num_steps):
+    """num_steps plain steps. A row that is done stays where it is; its steps cost the same."""
     rows = prompt.shape[0]
     state = init_state(
-        params.target,
+        params,
         inputs,
         prompt,
         keys,
@@ -279,7 +301,7 @@ def _target_chain(
     )
     step = partial(
         plain_step,
-        params=params.target,
+        params=params,
         model=target,
         settings=settings,
         config=config,
@@ -294,7 +316,17 @@ def _context(prompt: jax.Array, size: int) -> Context:
     return start(prompt, lengths, lengths, size).context
 
 
-@_chain
+def _next_context(
+    context: Context, newest: jax.Array, ends: jax.Array, config: SpecConfig
+) -> Context:
+    """One token further; back to the prompt where the text `ends` or the run's slots do."""
+    tokens = write_at(context.tokens, newest[:, None], context.lengths)
+    lengths = context.lengths + 1
+    ends |= lengths >= context.prompt_lengths + config.max_new_tokens
+    return Context(tokens, jnp.where(ends, context.prompt_lengths, lengths), context.prompt_lengths)
+
+
+@_chain_of_both
 def _draft_chain(
     params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
 ):
@@ -304,7 +336,6 @@ def _draft_chain(
     what its contexts make it cost. Drafts and q are summed up, so consumed.
     """
     size = _buffer_length(prompt, config)
-    prompt_lengths = jnp.full(prompt.shape[0], prompt.shape[1])
     num_ids = checked_num_ids(config, target)
     cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
     draft_state = drafter.init(params.draft, inputs, prompt, cache, cache_length=size)
@@ -321,9 +352,8 @@ def _draft_chain(
         rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
         drawn = jax.vmap(uniforms, in_axes=(0, None))(step_keys, config.gamma + 1)[:, -1]
         token = sample_rows(rows.probs[:, 0], settings, drawn)
-        tokens = write_at(context.tokens, token[:, None], context.lengths)
-        lengths = jnp.where(token == config.eos_id, prompt_lengths, context.lengths + 1)
-        return Context(tokens, lengths, prompt_lengths), cache, draft_state, total
+        context = _next_context(context, token, token == config.eos_id, config)
+        return context, cache, draft_state, total
 
     carry = (_context(prompt, size), cache, draft_state, jnp.float32(0))
     context, _, _, total = lax.fori_loop(0, num_steps, link, carry)
@@ -331,13 +361,10 @@ def _draft_chain(
 
 
 @_chain
-def _verify_chain(
-    params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
-):
+def _verify_chain(params, inputs, prompt, keys, *, target, settings, config, num_steps):
     """num_steps runs of the target over gamma + 1 tokens, with verdict; each feeds the next."""
-    del drafter, draft_settings
     rows, size = prompt.shape[0], _buffer_length(prompt, config)
-    cache = prefill(params.target, inputs, prompt, model=target, cache_length=size)
+    cache = prefill(params, inputs, prompt, model=target, cache_length=size)
     num_ids = checked_num_ids(config, target)
     q = jnp.full((rows, config.gamma, target.vocab_size), 1.0 / num_ids)
     full = jnp.full(rows, config.gamma)
@@ -347,19 +374,19 @@ def _verify_chain(
         context, cache, drafts = carry
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
         p, cache = score(
-            params.target, cache, context, drafts, target=target, settings=settings, config=config
+            params, cache, context, drafts, target=target, settings=settings, config=config
         )
         verdict = rule(p, Proposal(drafts, q, full, full), step_keys)
-        tokens = write_at(context.tokens, verdict.next_token[:, None], context.lengths)
+        context = _next_context(context, verdict.next_token, jnp.zeros(rows, bool), config)
         drafts = jnp.concatenate([drafts, verdict.next_token[:, None]], axis=1)[:, 1:]
-        return Context(tokens, context.lengths + 1, context.prompt_lengths), cache, drafts
+        return context, cache, drafts
 
     drafts = jnp.zeros((rows, config.gamma), jnp.int32)
     context, _, _ = lax.fori_loop(0, num_steps, link, (_context(prompt, size), cache, drafts))
     return context.tokens
 
 
-@_chain
+@_chain_of_both
 def _round_chain(
     params, inputs, prompt, keys, *, target, drafter, settings, draft_settings, config, num_steps
 ):

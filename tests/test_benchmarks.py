@@ -41,7 +41,7 @@ def test_a_step_is_held_against_its_bytes(folder, tmp_path, monkeypatch):
     one, two, draft, _ = run_gin("step", tmp_path, MODELS=models, BLOCK_SIZES=(1, 2))
     assert [row["r"] for row in (one, two)] == [1.0, 2.0]
     params, model = load_model(folder / "target")
-    expected = costs.step_bytes(params, model.config, encoder_length=64, decoder_length=48 + 1)
+    expected = costs.step_bytes(params, model.config, encoder_length=64, decoder_length=36 + 1)
     assert one["bytes"] == expected
     assert one["share"] == pytest.approx(expected / 2.0 / (1 << 20))
     assert draft["model"] == "draft" and draft["bytes"] < one["bytes"]
@@ -61,8 +61,11 @@ def test_a_chain_of_blocks_is_the_greedy_continuation(folder):
 
 
 def test_a_cache_too_short_for_the_chain_is_refused(folder, tmp_path):
+    models = {"a": str(folder / "target")}
     with pytest.raises(ValueError, match="cache_length=64: must be 80 or more"):
-        run_gin("step", tmp_path, MODELS={"a": str(folder / "target")}, CACHE_LENGTH=64)
+        run_gin("step", tmp_path, MODELS=models, CACHE_LENGTH=64)
+    with pytest.raises(ValueError, match="num_steps=32: must be a multiple of 64"):
+        run_gin("step", tmp_path, MODELS=models, **{"step.step.num_steps": 32})
 
 
 def test_as_record_docstring_example():

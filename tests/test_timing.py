@@ -10,6 +10,7 @@ import pytest
 from specdec import sampling, timing
 from specdec.autoregressive import autoregressive_decode
 from specdec.config import SpecConfig
+from specdec.speculative import PairParams
 
 
 def test_a_slow_first_call_is_in_none_of_the_times():
@@ -42,6 +43,7 @@ def test_costs_are_measured_in_target_runs(temperature):
         drafter=pair.drafter,
         settings=sampling.settings(temperature),
         config=SpecConfig(gamma=2, max_new_tokens=16),
+        seconds=0.01,
         repeats=1,
     )
     assert set(costs) == {"target_seconds", "c", "r"}
@@ -60,9 +62,10 @@ def test_costs_leave_out_what_all_chains_share(monkeypatch):
         return times
 
     monkeypatch.setattr(timing, "interleaved", interleaved)
+    monkeypatch.setattr(timing, "timed", lambda function: (1.0, None))
     nothing = dict(target=None, drafter=None, settings=None)
     costs = timing.step_costs(
-        None, None, None, None, config=SpecConfig(gamma=2), num_steps=4, **nothing
+        PairParams(None), None, None, None, config=SpecConfig(gamma=2), **nothing
     )
     assert costs == {"target_seconds": 2.0, "c": 2.0, "r": 1.5}
 
@@ -72,19 +75,15 @@ def test_all_links_of_a_chain_are_compiled():
     pair = checks.table_pair()
     config = SpecConfig(gamma=2, max_new_tokens=16)
     how = sampling.settings(1.0)
-    for chain in (timing._target_chain, timing._draft_chain, timing._verify_chain):
-        compiled = chain.lower(
-            pair.params,
-            pair.inputs,
-            pair.prompt,
-            checks.keys(0, 1),
-            target=pair.target,
-            drafter=pair.drafter,
-            settings=how,
-            draft_settings=how,
-            config=config,
-            num_steps=4,
-        ).compile()
+    request = (pair.inputs, pair.prompt, checks.keys(0, 1))
+    of_both = dict(drafter=pair.drafter, draft_settings=how)
+    for chain, params, static in (
+        (timing._target_chain, pair.params.target, {}),
+        (timing._draft_chain, pair.params, of_both),
+        (timing._verify_chain, pair.params.target, {}),
+    ):
+        about = dict(target=pair.target, settings=how, config=config, num_steps=4)
+        compiled = chain.lower(params, *request, **about, **static).compile()
         assert isinstance(compiled, jax.stages.Compiled)
         assert "while" in compiled.as_text() and "gather" in compiled.as_text()
 

@@ -47,7 +47,7 @@ def rounds(
                     target=pair.target,
                     drafter=pair.drafter,
                     settings=settings(temperature),
-                    config=pair.config(gamma=gamma, max_new_tokens=1),
+                    config=pair.config(gamma=gamma, max_new_tokens=128),
                     repeats=repeats,
                 )
                 key = dict(experiment="round", draft=name, gamma=gamma, temperature=temperature)

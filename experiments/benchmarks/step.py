@@ -29,7 +29,7 @@ def step(
     batch_sizes: Sequence[int] = (1,),
     encoder_length: int = 64,
     cache_length: int = 192,
-    num_steps: int = 32,
+    num_steps: int = 64,
     repeats: int = 7,
     stays_narrow: bool = False,
 ) -> None:
@@ -44,17 +44,19 @@ def step(
       batch_sizes: rows.
       encoder_length: tokens of each row's encoder output.
       cache_length: slots of the decoder's cache.
-      num_steps: links of the shorter chain, see `timing.seconds_per_link`.
+      num_steps: links of the longer chain, see `timing.seconds_per_link`; a multiple of 64.
       repeats: of the interleaved measurement.
       stays_narrow: keep weights that are stored in bfloat16 so, see `text.load_model`.
 
     Raises:
-      ValueError: if the chain doesn't fit the cache.
+      ValueError: if the chain doesn't fit the cache, or has another number of links.
     """
-    if 2 * num_steps + max(block_sizes) > cache_length:
+    if num_steps % 64 or num_steps < 64:
+        raise ValueError(f"num_steps={num_steps}: must be a multiple of 64")
+    if num_steps + max(block_sizes) > cache_length:
         raise ValueError(
-            f"cache_length={cache_length}: must be {2 * num_steps + max(block_sizes)} or more, for "
-            f"{2 * num_steps} steps and a block of {max(block_sizes)}"
+            f"cache_length={cache_length}: must be {num_steps + max(block_sizes)} or more, for "
+            f"{num_steps} steps and a block of {max(block_sizes)}"
         )
     settings = dict(
         models=dict(models),
@@ -98,8 +100,8 @@ def _rows_of(name, params, model, batch_size, block_sizes, *, settings, repeats)
             model.config,
             num_rows=batch_size,
             encoder_length=settings["encoder_length"],
-            # A chain from 0 to 2n less one from 0 to n: its links are at 3n / 2 on average.
-            decoder_length=3 * num_steps // 2 + size,
+            # A chain from 0 to n less one from 0 to n / 8: its links are at 9n / 16 on average.
+            decoder_length=9 * num_steps // 16 + size,
         )
         seconds = float(np.median(in_loop[size]))
         row = {
