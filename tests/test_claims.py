@@ -65,3 +65,9 @@ def test_verdicts(tmp_path, claim, number, verdict):
 def test_without_records_there_is_nothing_to_judge(tmp_path):
     with pytest.raises(ValueError, match="make Tables 2 and 3 first"):
         claims.claims(str(tmp_path), alphas=str(tmp_path), speeds=str(tmp_path))
+
+
+def test_of_many_cases_those_that_fail_come_first():
+    found = claims.Found([f"case {n}" for n in range(10)], [n != 9 for n in range(10)])
+    assert found.number.startswith("case 9; case 0; ") and found.number.endswith("; and 2 more")
+    assert found.verdict == "doesn't here (9 of 10)"

@@ -67,15 +67,13 @@ class HeadsDrafter:
         start = jnp.maximum(context.lengths - (gamma + 1), 0)
         newest = read_at(context.tokens, start, gamma + 1)
         slots = context.lengths - 1 - start
-        logits, state = self.model.extend_ahead(params, state, newest, start, slots)
+        logits, state = self.model.extend_ahead(params, state, newest, start, slots, gamma)
         num_ids = min(config.num_ids or self.vocab_size, self.vocab_size)
         # What lies beyond is no history; in its place the start, once more, does no harm.
         is_decided = prefix_mask(context.lengths, context.tokens.shape[1])
         tokens = jnp.where(is_decided, context.tokens, context.tokens[:, :1])
         context = context._replace(tokens=tokens)
-        rows = standardize(
-            logits[:, :gamma], settings, context, eos_id=config.eos_id, num_ids=num_ids
-        )
+        rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
         drawn = jax.vmap(uniforms, in_axes=(0, None))(keys, gamma)
         draw = jax.vmap(lambda probs, u: sample_rows(probs, settings, u), in_axes=1, out_axes=1)
         tokens = draw(rows.probs, drawn)

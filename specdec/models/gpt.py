@@ -146,10 +146,10 @@ class Decoder(nn.Module):
         """Hidden states [B, T, D] -> logits of the next token [B, T, V] float32."""
         return head_product(self.config, x, self.logits_dense())
 
-    def logits_ahead(self, x: jax.Array) -> jax.Array:
-        """Hidden states [B, T, D] -> logits of the next J tokens [B, J, T, V] float32."""
-        states = [x, *(x + nn.silu(layer(x)) for layer in self.ahead)]
-        return jnp.stack([self.logits(state) for state in states], axis=1)
+    def logits_ahead(self, x: jax.Array, num_ahead: int) -> jax.Array:
+        """Hidden states [B, T, D] -> logits of the next num_ahead tokens [B, J, T, V] float32."""
+        states = [x, *(x + nn.silu(layer(x)) for layer in self.ahead[: num_ahead - 1])]
+        return self.logits(jnp.stack(states, axis=1))  # one product: the head is read once
 
 
 class GPT(nn.Module):
@@ -169,10 +169,10 @@ class GPT(nn.Module):
         x, cache = self._hidden(cache, tokens, positions, deterministic)
         return self.decoder.logits(x), cache
 
-    def extend_ahead(self, cache: GPTCache, tokens, positions, slots):
-        """As `extend`; logits [B, J, V] of the J tokens after entry slots[b] of the block."""
+    def extend_ahead(self, cache: GPTCache, tokens, positions, slots, num_ahead: int):
+        """As `extend`; logits [B, J, V] of num_ahead tokens after entry slots[b] of the block."""
         x, cache = self._hidden(cache, tokens, positions, True)
-        return self.decoder.logits_ahead(read_at(x, slots, 1))[:, :, 0], cache
+        return self.decoder.logits_ahead(read_at(x, slots, 1), num_ahead)[:, :, 0], cache
 
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
         """tokens [B, T] -> logits [B, T, V]; row t has seen tokens 0..t."""
@@ -183,7 +183,7 @@ class GPT(nn.Module):
         cache = self.init_cache(*tokens.shape)
         positions = jnp.zeros(tokens.shape[0], jnp.int32)
         x, _ = self._hidden(cache, tokens, positions, deterministic)
-        return self.decoder.logits_ahead(x)
+        return self.decoder.logits_ahead(x, self.config.num_ahead)
 
     def _hidden(self, cache: GPTCache, tokens, positions, deterministic: bool):
         x = embedded(tokens, self.token_embedder.embedding, self.config.dtype)
@@ -229,9 +229,11 @@ class GPTLanguageModel:
         tokens: jax.Array,
         positions: jax.Array,
         slots: jax.Array,
+        num_ahead: int,
     ) -> tuple[jax.Array, GPTCache]:
-        """As `extend`, but logits [B, J, V] of the J tokens after entry slots[b] of the block."""
-        return self._apply(params, cache, tokens, positions, slots, method=GPT.extend_ahead)
+        """As `extend`, but logits [B, J, V] of J = num_ahead tokens after entry slots[b]."""
+        args = (cache, tokens, positions, slots, num_ahead)
+        return self._apply(params, *args, method=GPT.extend_ahead)
 
     def _apply(self, params, *args, method):
         with in_force(self.layout):
