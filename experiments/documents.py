@@ -63,7 +63,7 @@ SOURCES = {
         walltime.COLUMNS,
         recorded("results/table2", is_row=lambda row: row["experiment"] == "walltime"),
     ),
-    "table3": Source(acceptance.COLUMNS, recorded("results/table3*")),
+    "table3": Source(acceptance.COLUMNS, recorded("results/table3*", lambda row: row["task"])),
     "table5": Source(lenience.COLUMNS, recorded("results/table5")),
     "rejection": Source(rejection.COLUMNS, recorded("results/rejection")),
     "claims": Source(

@@ -96,14 +96,15 @@ def step_costs(
     settings: Settings,
     config: SpecConfig,
     draft_settings: Settings | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     repeats: int = 7,
 ) -> dict[str, float]:
     """Seconds of a target run, and c and r in units of it.
 
     Args:
       params: PairParams; inputs, prompt, keys, target, drafter, settings, config as for decoding.
-      seconds: that a chain of target runs is to last, about; the others have as many links.
+      seconds: that a chain of target runs is to last, about, None = SECONDS; the others have as
+        many links.
       repeats: of the interleaved measurement; medians are taken, of c and r those of ratios
         within a repeat, for a machine's pace changes.
 
@@ -141,7 +142,7 @@ def verify_costs(
     target: LanguageModel,
     settings: Settings,
     config: SpecConfig,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     repeats: int = 7,
 ) -> dict[int, float]:
     """r for several gammas, all measured in turn. Args as for `step_costs`."""
@@ -169,7 +170,7 @@ def draft_costs(
     drafter: Drafter,
     settings: Settings,
     config: SpecConfig,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     repeats: int = 7,
 ) -> dict[int, float]:
     """gamma c, the cost of all drafts of a round, for several gammas, all measured in turn.
@@ -208,7 +209,7 @@ def round_costs(
     settings: Settings,
     config: SpecConfig,
     draft_settings: Settings | None = None,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     repeats: int = 7,
 ) -> dict[str, np.ndarray]:
     """Where the time of a round of the speculative loop goes.
@@ -244,7 +245,7 @@ def _costs_of_parts(
     settings: Settings,
     draft_settings: Settings | None,
     config: SpecConfig,
-    seconds: float,
+    seconds: float | None,
     repeats: int,
     is_round_timed: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -265,16 +266,16 @@ def _costs_of_parts(
     return found
 
 
-def links_for(seconds: float, chain: Callable[..., Any]) -> int:
+def links_for(seconds: float | None, chain: Callable[..., Any]) -> int:
     """Links that let a chain last about so long, _LEAST_LINKS at least.
 
     Args:
-      seconds: of the chain.
+      seconds: of the chain, None = SECONDS.
       chain: see `seconds_per_link`.
     """
     call = partial(chain, num_steps=_LEAST_LINKS)
     timed(call)  # compiles
-    return math.ceil(_LEAST_LINKS * max(1.0, seconds / timed(call)[0]))
+    return math.ceil(_LEAST_LINKS * max(1.0, (seconds or SECONDS) / timed(call)[0]))
 
 
 _chain = partial(jax.jit, static_argnames=("target", "config"))
