@@ -306,13 +306,13 @@ def head_product(
 
     Args:
       config: of the model.
-      x: [B, T, D].
+      x: [..., D].
       head: [D, V], or an embedding table [V, D].
       is_table: which of the two.
       num_logits: how many ids, None = V.
 
     Returns:
-      [B, T, num_logits] float32.
+      [..., num_logits] float32.
     """
     if config.mixed_precision:
         used = head[:num_logits] if is_table else head[:, :num_logits]
