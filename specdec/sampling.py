@@ -222,10 +222,16 @@ def uniforms(key: jax.Array, size: int) -> jax.Array:
 
 
 def sample_rows(probs: jax.Array, settings: Settings, uniform: jax.Array) -> jax.Array:
-    """A token for every row: probs [B, V], uniform [B] -> [B] int32. Temperature 0 draws none."""
+    """A token for every row: probs [..., V], uniform [...] -> [...] int32.
+
+    Temperature 0 draws none.
+    """
     if settings.temperature is None:
         return argmax(probs)
-    return jax.vmap(sample)(probs, uniform)
+    draw = sample
+    for _ in uniform.shape:
+        draw = jax.vmap(draw)
+    return draw(probs, uniform)
 
 
 def log_probs_of(probs: jax.Array, tokens: jax.Array) -> jax.Array:

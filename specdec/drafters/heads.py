@@ -75,8 +75,7 @@ class HeadsDrafter:
         context = context._replace(tokens=tokens)
         rows = standardize(logits, settings, context, eos_id=config.eos_id, num_ids=num_ids)
         drawn = jax.vmap(uniforms, in_axes=(0, None))(keys, gamma)
-        draw = jax.vmap(lambda probs, u: sample_rows(probs, settings, u), in_axes=1, out_axes=1)
-        tokens = draw(rows.probs, drawn)
+        tokens = sample_rows(rows.probs, settings, drawn)
         proposal = Proposal(
             tokens=tokens,
             probs=rows.probs,
