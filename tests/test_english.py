@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from experiments.corpora import english, news
-from experiments.corpora.packages import CorpusError
+from experiments.corpora import descriptions, english, news
+from experiments.corpora.files import entries
 from experiments.corpora.passages import passages
+from experiments.corpora.program import CorpusError, run
 from experiments.corpora.restore import stripped
 
 
@@ -32,6 +33,71 @@ def test_runs_are_held_out_together_and_nothing_of_them_is_trained_on():
     seen = {text for text, _ in heldout}
     assert not seen & {text for text, _ in train}
     assert english.split([(f"part {n}", rows) for n in range(9)], column=0) == (train, heldout)
+
+
+def test_of_the_dialogue_a_tenth_is_held_out(tmp_path):
+    (tmp_path / "a.txt").write_text("One two three four five six.\n")
+    scenes = [{"turns": [["Ann", "well " * 20 + "a" * n]]} for n in range(1, 100 * english.RUN)]
+    english.build(tmp_path, tmp_path, [], None, scenes)
+    held = len((tmp_path / "dialogue_heldout.tsv").read_text().splitlines())
+    trained = len((tmp_path / "dialogue_train.tsv").read_text().splitlines())
+    assert held + trained == len(scenes) and 0.05 < held / len(scenes) < 0.2
+
+
+def described(text, summary):
+    return dict(package="p", text=text, summary=summary)
+
+
+def test_descriptions_are_new_that_no_known_one_and_none_before_says():
+    def text(word):
+        return " ".join(f"{word}{chr(97 + n)}" for n in range(24))
+
+    known = [described(text("x"), "Tool of x")]
+    first, second = described(text("y"), "Tool of y"), described(text("z"), "Tool of z")
+    found = [
+        described(text("x") + " and more", "another summary"),
+        described(text("w"), "tool of X!"),
+        first,
+        described(text("y") + " again", "Second tool of y"),
+        described("too short to tell anything", "Short tool"),
+        second,
+    ]
+    assert list(descriptions.new(found, known)) == [first, second]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{}", "holds no list"),
+        ("no", "cannot read .*Expecting value"),
+        ('[{"text": ""}, {"summary": ""}]', "entry 2: {'summary': ''}; give a list of objects"),
+    ],
+)
+def test_a_file_without_such_entries_is_named(tmp_path, content, message):
+    path = tmp_path / "descriptions.json"
+    path.write_text(content)
+    with pytest.raises(CorpusError, match=message):
+        entries(path, "text")
+    with pytest.raises(CorpusError, match=r"cannot read .*No such file"):
+        entries(tmp_path / "none.json.gz", "text")
+
+
+@pytest.mark.parametrize(
+    "error, status, message",
+    [
+        (CorpusError("give more"), 1, "corpora: give more\n"),
+        (OSError(28, "No space left on device", "out"), 1, "cannot use out (No space left"),
+        (KeyboardInterrupt(), 130, "run again"),
+    ],
+)
+def test_a_failure_of_a_program_is_one_line(capsys, error, status, message):
+    def build():
+        raise error
+
+    assert run(build) == status
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert run(lambda: None) == 0
 
 
 def test_texts_to_restore_are_cut_short_for_learning_to_copy():

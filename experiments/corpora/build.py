@@ -16,9 +16,11 @@ from pathlib import Path
 from absl import app, flags
 
 from experiments.corpora import ddtp, lohelp, manpages
+from experiments.corpora.files import write_lines, write_rows
 from experiments.corpora.heldout import Split, in_turn, split
-from experiments.corpora.packages import CorpusError, Packages, require_debian
+from experiments.corpora.packages import Packages, require_debian
 from experiments.corpora.pairs import Pair
+from experiments.corpora.program import CorpusError, reason, run
 
 # Of heldout.tsv, for test.tsv, in about the shares that an epoch of gin_configs/train/ende_data.gin
 # gives them; and LibreOffice help alone for demo.tsv, for its licence.
@@ -47,7 +49,7 @@ def excluded_texts(paths: list[str]) -> Iterator[str]:
                 yield from line.split("\t")
         except (OSError, UnicodeDecodeError) as error:
             raise CorpusError(
-                f"cannot read {path} of --exclude ({_reason(error)}); give a UTF-8 text file"
+                f"cannot read {path} of --exclude ({reason(error)}); give a UTF-8 text file"
             ) from error
 
 
@@ -94,10 +96,10 @@ def build(output: Path, sources: list[str], exclude: list[str], percent: float) 
         print(f"{source}: {len(found):,} pairs", flush=True)
     print("holding out documents", flush=True)
     result = split(extracted, percent, excluded)
-    write_lines(output / "train.tsv", ("\t".join(pair[:3]) + "\n" for pair in result.train))
-    write_lines(output / "heldout.tsv", ("\t".join(pair) + "\n" for pair in result.heldout))
-    for name, pairs in (("test.tsv", pairs_to_score), ("demo.tsv", pairs_to_show)):
-        write_lines(output / name, ("\t".join(pair) + "\n" for pair in pairs(result.heldout)))
+    write_rows(output / "train.tsv", (pair[:3] for pair in result.train))
+    write_rows(output / "heldout.tsv", result.heldout)
+    write_rows(output / "test.tsv", pairs_to_score(result.heldout))
+    write_rows(output / "demo.tsv", pairs_to_show(result.heldout))
     write_lines(output / "card.md", [card(result, counts, percent)])
     numbers = f"{len(result.train):,} training and {len(result.heldout):,} held-out pairs"
     print(f"wrote {numbers}, and card.md, to {output}")
@@ -127,21 +129,9 @@ def _require_writable(output: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise CorpusError(
-            f"cannot write to {output} ({_reason(error)}); give a folder you may write to with"
+            f"cannot write to {output} ({reason(error)}); give a folder you may write to with"
             " --output_dir"
         ) from error
-
-
-def write_lines(path: Path, lines) -> None:
-    # Renamed when whole: a full disk or an interruption leaves no half file of that name.
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-    part.replace(path)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def main(arguments: list[str]) -> int:
@@ -152,20 +142,8 @@ def main(arguments: list[str]) -> int:
             print(f"corpora: unexpected argument {arguments[1]}; see --help", file=sys.stderr)
             return 2
         exclude += arguments[1:]
-    try:
-        build(Path(options.output_dir), options.sources, exclude, options.heldout_percent)
-    except CorpusError as error:
-        print(f"corpora: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        name = error.filename or options.output_dir
-        remedy = "free space or change its permissions, then run again"
-        print(f"corpora: cannot use {name} ({_reason(error)}); {remedy}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("corpora: interrupted; run again to go on with the downloads", file=sys.stderr)
-        return 130
-    return 0
+    folder, percent = Path(options.output_dir), options.heldout_percent
+    return run(lambda: build(folder, options.sources, exclude, percent))
 
 
 if __name__ == "__main__":

@@ -64,14 +64,15 @@ def description_pairs(english: list[str], german: list[str], package: str) -> It
 
 def pairs(packages: Packages) -> Iterator[Pair]:
     packages.update()
-    german = {checksum: lines for _, checksum, lines in _entries(packages, "de")}
-    for package, checksum, lines in _entries(packages, "en"):
+    german = {checksum: lines for _, checksum, lines in entries(packages, "de")}
+    for package, checksum, lines in entries(packages, "en"):
         if checksum in german:
             # Once per checksum: versions of a package repeat their description.
             yield from description_pairs(lines, german.pop(checksum), package)
 
 
-def _entries(packages: Packages, language: str) -> Iterator[tuple[str, str, list[str]]]:
+def entries(packages: Packages, language: str) -> Iterator[tuple[str, str, list[str]]]:
+    """(package, checksum, lines of the description) of every package; versions repeat theirs."""
     for path in packages.descriptions(language):
         with open(path, encoding="utf-8") as lines:
             yield from descriptions(lines)

@@ -17,20 +17,17 @@ every build holds out the same: 1 %, of the dialogue 10 %. Nothing that stands i
 stays in training.
 """
 
-import gzip
-import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from absl import app, flags
 
 from experiments.corpora import restore
-from experiments.corpora.build import write_lines
+from experiments.corpora.files import entries, opened, write_rows
 from experiments.corpora.heldout import is_held_out
-from experiments.corpora.packages import CorpusError
 from experiments.corpora.pairs import one_line, words
 from experiments.corpora.passages import passages
+from experiments.corpora.program import CorpusError, run
 
 HELDOUT_PERCENT = 1.0
 DIALOGUE_PERCENT = 10.0  # there is so little of it that 1 % would measure nothing
@@ -49,8 +46,7 @@ def define_flags() -> None:
 
 
 def paragraphs(path: Path) -> Iterator[str]:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
+    with opened(path) as lines:
         yield from (line for line in map(one_line, lines) if line)
 
 
@@ -121,29 +117,23 @@ def shortened(rows: Iterable[Row]) -> list[Row]:
 
 def _write(output: Path, task: str, parts: tuple[list[Row], list[Row]]) -> None:
     for part, rows in zip(("train", "heldout"), parts, strict=True):
-        path = output / f"{task}_{part}.tsv"
-        write_lines(path, ("\t".join(row) + "\n" for row in rows))
+        write_rows(output / f"{task}_{part}.tsv", rows)
     print(f"{task}: {len(parts[0]):,} to train on, {len(parts[1]):,} held out", flush=True)
-
-
-def _json(path: str | None):
-    if path is None:
-        return None
-    opened = gzip.open if path.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        return json.load(file)
 
 
 def main(arguments: list[str]) -> int:
     del arguments
     options = flags.FLAGS
-    try:
-        inputs = _json(options.descriptions), _json(options.dialogues)
-        build(Path(options.text), Path(options.output_dir), options.prose, *inputs)
-    except (CorpusError, OSError, ValueError, KeyError) as error:
-        print(f"corpora: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    def given(path: str | None, *fields: str):
+        return None if path is None else entries(Path(path), *fields)
+
+    def build_all() -> None:
+        descriptions = given(options.descriptions, "text", "summary")
+        scenes = given(options.dialogues, "turns")
+        build(Path(options.text), Path(options.output_dir), options.prose, descriptions, scenes)
+
+    return run(build_all)
 
 
 if __name__ == "__main__":

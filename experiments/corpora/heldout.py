@@ -123,20 +123,21 @@ def _sides(pair: Pair) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _without_near_twins(heldout: list[Pair], train: list[Pair]) -> tuple[list[Pair], int]:
     twins = set()
     for side in (0, 1):
-        triples = [_triples(pair[side]) for pair in heldout]
-        wanted = set().union(*triples)
+        of_each = [triples(pair[side]) for pair in heldout]
+        wanted = set().union(*of_each)
         where = defaultdict(list)
         for number, pair in enumerate(train):
-            for triple in _triples(pair[side]) & wanted:
+            for triple in triples(pair[side]) & wanted:
                 where[triple].append(number)
-        for number, mine in enumerate(triples):
+        for number, mine in enumerate(of_each):
             shared = Counter(other for triple in mine for other in where.get(triple, ()))
             if shared and max(shared.values()) >= NEAR_TWIN * len(mine):
                 twins.add(number)
     return [pair for number, pair in enumerate(heldout) if number not in twins], len(twins)
 
 
-def _triples(text: str) -> set[tuple[str, ...]]:
+def triples(text: str) -> set[tuple[str, ...]]:
+    """Every three words in a row; of a shorter text, what there is."""
     found = words(text)
     return {found[at : at + 3] for at in range(max(1, len(found) - 2))}
 

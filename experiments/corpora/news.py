@@ -10,16 +10,15 @@ Reads JSON lines with "category", "turns" and "reference"; takes the summaries. 
 
 import json
 import pathlib
-import sys
 from collections.abc import Iterator
 
 from absl import app, flags
 
 from experiments.corpora import restore
-from experiments.corpora.build import write_lines
-from experiments.corpora.packages import CorpusError
+from experiments.corpora.files import write_rows
 from experiments.corpora.pairs import one_line
 from experiments.corpora.passages import passages
+from experiments.corpora.program import CorpusError, run
 
 CATEGORY, REQUEST = "summarization", "Summarize:"
 
@@ -66,19 +65,15 @@ def build(questions: pathlib.Path, output: pathlib.Path, num_words: int) -> None
         ("summarize", [row for row in beginnings if all(row)]),
         ("restore", [(restore.stripped(one), one) for one in cut]),
     ):
-        write_lines(output / f"{name}.tsv", ("\t".join(row) + "\n" for row in rows))
+        write_rows(output / f"{name}.tsv", rows)
         print(f"{name}: {len(rows):,}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
     del arguments
     options = flags.FLAGS
-    try:
-        build(pathlib.Path(options.questions), pathlib.Path(options.output_dir), options.words)
-    except (CorpusError, OSError) as error:
-        print(f"corpora: {error}", file=sys.stderr)
-        return 1
-    return 0
+    questions, output = pathlib.Path(options.questions), pathlib.Path(options.output_dir)
+    return run(lambda: build(questions, output, options.words))
 
 
 if __name__ == "__main__":

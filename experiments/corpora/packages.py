@@ -11,9 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-
-class CorpusError(Exception):
-    """Something the user has to put right; the message says what."""
+from experiments.corpora.program import CorpusError
 
 
 def require_debian() -> None:
