@@ -121,6 +121,15 @@ def test_a_folder_without_text_is_refused(tmp_path):
     assert (tmp_path / "out/dialogue_train.tsv").read_text() == "Ann: Yes.\n"
 
 
+def test_text_and_scenes_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(CorpusError, match=r"cannot read .*a.txt .*give UTF-8"):
+        list(english.paragraphs(tmp_path / "a.txt"))
+    for turns in ([["Ann"]], [1], None):
+        with pytest.raises(CorpusError, match=r"scene 2 of the dialogues: .*give turns as"):
+            list(english.dialogues([{"turns": []}, {"turns": turns}]))
+
+
 def question(**changes):
     text = "One two three four five six seven. " * 10
     fields = dict(category="summarization", turns=[f"Summarize: {text}"], reference=["In short."])

@@ -11,4 +11,12 @@ repository; each extractor's docstring names the licence.
   pairs.py      what a pair is, which pairs are kept, pairing of sentences
   heldout.py    which documents are held out, and how training is kept clean of them
   packages.py   apt-get downloads that can be resumed
+  files.py      text that may be packed, lists of JSON objects, lines written whole
+  program.py    how a program of these fails: one line that says what to do
+
+English alone, each a program of its own:
+
+  english.py       passages, texts to restore, summaries, dialogue (passages.py, restore.py)
+  descriptions.py  package descriptions to summarise, that a model was not trained on
+  news.py          Spec-Bench's articles
 """

@@ -46,8 +46,11 @@ def define_flags() -> None:
 
 
 def paragraphs(path: Path) -> Iterator[str]:
-    with opened(path) as lines:
-        yield from (line for line in map(one_line, lines) if line)
+    try:
+        with opened(path) as lines:
+            yield from (line for line in map(one_line, lines) if line)
+    except (UnicodeDecodeError, EOFError) as error:
+        raise CorpusError(f"cannot read {path} ({error}); give UTF-8 text") from error
 
 
 def split(
@@ -69,9 +72,15 @@ def split(
 
 def dialogues(scenes: Iterable[dict]) -> Iterator[Row]:
     """Scenes as one line each, in pieces of neighbouring turns: "Speaker: text Speaker: text"."""
-    for scene in scenes:
+    for number, scene in enumerate(scenes, 1):
+        try:
+            turns = [(speaker, text) for speaker, text in scene["turns"]]
+        except (ValueError, TypeError) as error:
+            raise CorpusError(
+                f"scene {number} of the dialogues: {error}; give turns as [[speaker, text], ...]"
+            ) from error
         piece: list[str] = []
-        for speaker, text in scene["turns"]:
+        for speaker, text in turns:
             turn = one_line(f"{speaker}: {text}")
             if piece and len(" ".join([*piece, turn]).split()) > DIALOGUE_WORDS:
                 yield (" ".join(piece),)

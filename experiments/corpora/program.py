@@ -21,7 +21,7 @@ def run(build: Callable[[], None]) -> int:
         print(f"corpora: cannot use {name} ({reason(error)}); {remedy}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("corpora: interrupted; run again to go on with the downloads", file=sys.stderr)
+        print("corpora: interrupted; run again, downloads are kept", file=sys.stderr)
         return 130
     return 0
 
